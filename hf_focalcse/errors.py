@@ -1,0 +1,19 @@
+"""The one exception that a user's mistake raises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(ValueError):
+    """A mistake that a user can make: one clear sentence with the value, what is allowed and what to do.
+
+    The command line prints it without a traceback and exits with code 2.
+    """
+
+
+def suggest(name: str, allowed: Iterable[str]) -> str:
+    """``", did you mean 'x'?"`` for the nearest of ``allowed``, or the empty string where none is near."""
+    near = get_close_matches(name, list(allowed), n=1)
+    return f", did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,442 @@
+"""The two jobs of the command line: train an encoder, judge an encoder."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from dataclasses import MISSING, asdict, fields
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from transformers.utils import logging
+
+from . import quickstart
+from .arguments import EvalArguments, Settings
+from .data import Sentences, read_sentences, require
+from .errors import UserError
+from .evaluation import Results, evaluate_sts, load_tasks, read_pairs
+from .losses import ContrastiveLoss, build_loss
+from .modeling import load_model, require_projection
+from .publishing.card import write_card
+from .record import RUN_FILE, RunRecord, file_sha256
+from .trainer import FocalCSETrainer
+
+RESULTS_FILE = "results.json"
+SENTEVAL = Path("SentEval/data/downstream")  # where the public training scripts look
+ALWAYS_RECORDED = (
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type"),
+    *("warmup_steps", "weight_decay", "max_grad_norm", "max_steps", "num_train_epochs", "seed"),
+)
+QUICKSTART = "quickstart"  # as --train_file or --eval_file: what the package carries
+
+
+# ---- training
+
+
+def train(settings: Settings) -> None:
+    """Recipe and flags -> a trained encoder with run.json, results.json and a model card in ``--output_dir``."""
+    started = time.monotonic()
+    args = settings.training
+    say = print if args.process_index == 0 else _silence
+    for note in settings.notes:
+        say(f"note: {note}")
+    logging.set_verbosity(args.get_process_log_level())
+    folder = prepare_output(settings)
+    check_precision(settings, say)
+    loss = build_loss(settings.loss.loss, **settings.loss_settings)
+    model = prepare_model(settings, loss)
+    sentences = prepare_sentences(settings, model)
+    say(sentences.report)
+    dev = prepare_dev(settings, say)
+
+    trainer = FocalCSETrainer(
+        model=model,
+        args=args,
+        loss=loss,
+        train_dataset=sentences,
+        dev=dev,
+        max_seq_length=settings.data.max_seq_length,
+        mask_duplicates=settings.loss.mask_duplicates,
+    )
+    record = start_record(settings, trainer, sentences)
+    record.baseline = trainer.score_baseline()
+    say(describe_start(settings, trainer, record))
+    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    trainer.save_model(str(folder))
+
+    if args.process_index == 0:
+        (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle; run.json says the same
+        weights = file_sha256(folder / "model.safetensors")
+        record.model |= {"weights_sha256": weights}
+        results = judge(model, dev, args.per_device_eval_batch_size, str(folder), weights) if dev else None
+        record.log, record.alarms = trainer.state.log_history, trainer.alarms
+        record.final = results.scores if results else {}
+        record.best = best_of(trainer)
+        record.alarms += losses_of_score(record)
+        record.seconds = round(time.monotonic() - started, 1)
+        if results:
+            results.write(folder / RESULTS_FILE)
+        record.save(folder)
+        write_card(folder)
+        say(describe_end(record, folder))
+
+
+def prepare_output(settings: Settings) -> Path:
+    """The output folder, new or empty of a finished run.
+
+    Raises:
+        UserError: it holds a finished run, is a file, or cannot be written.
+    """
+    args = settings.training
+    if "output_dir" not in settings.explicit:
+        start = settings.recipe or Path(settings.model.model_name_or_path or "").name
+        args.output_dir = f"runs/{Path(start).stem}-{settings.loss.loss}-seed{args.seed}"
+    folder = Path(args.output_dir)
+    finished = (folder / RUN_FILE).exists()
+    if finished and not (settings.job.overwrite_output_dir or args.resume_from_checkpoint):
+        raise UserError(
+            f"{folder} holds a finished run; give another --output_dir, or --overwrite_output_dir to replace it"
+        )
+    make_writable(folder, "--output_dir")
+    return folder
+
+
+def make_writable(folder: Path, flag: str) -> None:
+    """Make a folder and see that files can be written there.
+
+    Raises:
+        UserError: they cannot.
+    """
+    probe = folder / f".write-test-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(f"nothing can be written into {folder} ({error.strerror}); give another {flag}") from error
+
+
+def check_precision(settings: Settings, say: Any) -> None:
+    """Half precision needs a device for it; the published command lines carry --fp16, so a CPU run says it loudly."""
+    args = settings.training
+    if args.fp16 and args.device.type == "cpu":
+        args.fp16 = False
+        settings.notes.append("--fp16 was asked for, but there is no GPU: this run computes in float32 on the CPU")
+        say(f"WARNING: {settings.notes[-1]}")
+
+
+def resolve_model(name: str | None) -> tuple[str, str | None]:
+    """(path or Hub id to load, Hub id of the base model if known) of ``--model_name_or_path``.
+
+    Raises:
+        UserError: no name was given.
+    """
+    if name is None:
+        raise UserError(
+            f"--model_name_or_path is missing: give a folder, a Hub id such as bert-base-uncased, "
+            f"or {quickstart.ENCODER_PACKAGE}"
+        )
+    if name == quickstart.ENCODER_PACKAGE:
+        return str(quickstart.encoder_path()), quickstart.BASE_MODEL
+    return name, None if Path(name).exists() else name
+
+
+def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
+    """The encoder with its pooler, its projection drawn anew unless it was trained here, and its record in the config.
+
+    Raises:
+        UserError: it cannot be loaded, or --mlp_only_train or --chunk_size make no sense.
+    """
+    chosen = settings.model
+    path, base = resolve_model(chosen.model_name_or_path)
+    projection = None
+    if chosen.mlp_only_train is not None:
+        if chosen.pooler not in (None, "cls"):
+            raise UserError(f"--mlp_only_train belongs to --pooler cls; pooler {chosen.pooler} has no projection")
+        projection = "training" if chosen.mlp_only_train else "always"
+    if chosen.chunk_size is not None and chosen.chunk_size < 1:
+        raise UserError(f"--chunk_size is {chosen.chunk_size}; it must be at least 1 (64 is usual)")
+    from transformers import set_seed
+
+    set_seed(settings.training.seed)
+    model = load_model(path, chosen.pooler or "cls", projection, chosen.dropout, chosen.model_revision)
+    recorded = model.config.focal_cl
+    trained_here = "loss" in recorded
+    reset = not trained_here if chosen.reinit_projection is None else chosen.reinit_projection
+    if reset and model.projection_use != "none":
+        model.reset_projection()
+    model.chunk_size = chosen.chunk_size
+    model.config.focal_cl = recorded | {
+        "loss": loss.name,
+        **{k: v for k, v in loss.config.items() if k != "name"},
+        "base_model": base or recorded.get("base_model"),
+        "max_seq_length": settings.data.max_seq_length,
+    }
+    return model
+
+
+def prepare_sentences(settings: Settings, model: Any) -> Sentences:
+    """The training text, enough for one batch on every device."""
+    data, args = settings.data, settings.training
+    if data.train_file is None and data.dataset_name is None:
+        raise UserError(
+            f"no training text: give --train_file FILE or --dataset_name ID, or --train_file {QUICKSTART} "
+            "for the sentences that this package carries"
+        )
+    if data.max_seq_length < 3 or data.max_seq_length > model.max_length():
+        raise UserError(
+            f"--max_seq_length is {data.max_seq_length}; this encoder takes 3 to {model.max_length()} tokens"
+        )
+    sentences = read_sentences(
+        quickstart.CORPUS if data.train_file == QUICKSTART else data.train_file,
+        *(data.dataset_name, data.dataset_file, data.dataset_split, data.dataset_revision),
+        text_column=data.text_column,
+        encoding_errors=data.encoding_errors,
+        drop_duplicates=data.drop_duplicates,
+        max_samples=data.max_train_samples,
+        tokenizer=model.tokenizer,
+        max_seq_length=data.max_seq_length,
+        seed=args.seed,
+    )
+    require(sentences, args.train_batch_size * args.world_size)
+    return sentences
+
+
+def prepare_dev(settings: Settings, say: Any) -> list[Any]:
+    """The labelled pairs that the run is judged by.
+
+    Raises:
+        UserError: labelled data was asked for and cannot be had.
+    """
+    dev, args = settings.dev, settings.training
+    wanted = dev.eval_file or dev.sts_dir
+    if args.eval_strategy == "no":
+        if settings.explicit & {"eval_file", "sts_dir"}:
+            raise UserError(f"{wanted} is given to judge by, but --eval_strategy is no; leave one of them out")
+        return []
+    if dev.eval_file:
+        return [read_pairs(quickstart.PAIRS if dev.eval_file == QUICKSTART else dev.eval_file)]
+    try:
+        return load_tasks(["STSBenchmark/dev"], dev.sts_dir or (str(SENTEVAL) if SENTEVAL.is_dir() else None))
+    except UserError as error:
+        asked = settings.explicit & {"eval_strategy", "eval_steps", "metric_for_best_model", "sts_dir"}
+        if asked or settings.recipe:
+            raise UserError(f"{error}, --eval_file FILE with labelled pairs, or --eval_strategy no") from error
+        say(f"WARNING: {error}. Training goes on WITHOUT labelled data: no dev score, the last checkpoint is kept.")
+        settings.notes.append(f"trained without labelled data: {error}")
+        return []
+
+
+def start_record(settings: Settings, trainer: FocalCSETrainer, sentences: Sentences) -> RunRecord:
+    """run.json before the first step."""
+    args, model, loss = settings.training, trainer.model, trainer.loss
+    _, base = resolve_model(settings.model.model_name_or_path)
+    recorded = model.config.focal_cl
+    if settings.model.model_name_or_path == quickstart.ENCODER_PACKAGE:
+        settings.notes.append(quickstart.SUPERVISED_NOTE)
+    return RunRecord(
+        command=settings.command,
+        recipe=settings.recipe,
+        settings=settings_of_run(settings),
+        loss=loss.config
+        | {"mask_duplicates": trainer.mask_duplicates}
+        | {"formula": loss.formula, "paper": loss.paper, "citation": loss.citation},
+        model={
+            "name_or_path": settings.model.model_name_or_path,
+            "base_model": base or recorded.get("base_model"),
+            "revision": settings.model.model_revision,
+            "class": type(model).__name__,
+            "model_type": model.config.model_type,
+            "pooler": model.pooler_name,
+            "projection": model.projection_use,
+            "dropout": model.dropout_rates(),
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "embedding_dimensions": model.config.hidden_size,
+        },
+        data=sentences.report.to_dict(),
+        seed=args.seed,
+        world_size=args.world_size,
+        notes=settings.notes,
+    )
+
+
+def settings_of_run(settings: Settings) -> dict[str, Any]:
+    """Our settings, and those of TrainingArguments that matter or differ from their default; no token."""
+    own: list[Any] = [settings.job, settings.model, settings.loss, settings.data, settings.dev]
+    args = settings.training
+    plain = args.to_dict()
+    for field in fields(args):
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        if (plain.get(field.name) == default and field.name not in ALWAYS_RECORDED) or "token" in field.name:
+            plain.pop(field.name, None)
+    return {k: v for group in own for k, v in asdict(group).items() if v is not None} | settings.loss_settings | plain
+
+
+def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunRecord) -> str:
+    args = settings.training
+    batch = args.train_batch_size * args.world_size
+    noise = ", ".join(f"{k} {v:g}" for k, v in record.model["dropout"].items())
+    lines = [
+        f"Encoder: {record.model['name_or_path']} ({record.model['class']}, {record.model['parameters']:,} parameters)"
+        f", pooler {record.model['pooler']}, projection {record.model['projection']}",
+        f"Noise between the two views: {noise}",
+        f"Loss: {trainer.loss}, equal texts masked: {trainer.mask_duplicates}",
+        f"Batch: {args.train_batch_size} sentences x {args.world_size} process(es), "
+        f"{batch - 1 if args.world_size == 1 else args.train_batch_size - 1} negatives per anchor"
+        + (
+            f"; {args.gradient_accumulation_steps} accumulated batches add none"
+            if args.gradient_accumulation_steps > 1
+            else ""
+        ),
+    ]
+    lines += [f"Before training: {name} {value:.2f}" for name, value in headline(record.baseline).items()]
+    return "\n".join(lines)
+
+
+def headline(scores: dict[str, float]) -> dict[str, float]:
+    """The scores that a set is known by: one Spearman over all its pairs."""
+    return {name: value for name, value in scores.items() if name.endswith("/all/spearman")}
+
+
+def losses_of_score(record: RunRecord) -> list[str]:
+    """One loud sentence for each dev score that training lowered."""
+    return [
+        f"contrastive training LOWERED {name} from {record.baseline[name]:.2f} to {value:.2f}: this encoder is worse "
+        "on it than the one it started from"
+        for name, value in headline(record.final).items()
+        if name in record.baseline and value < record.baseline[name]
+    ]
+
+
+def best_of(trainer: FocalCSETrainer) -> dict[str, Any] | None:
+    state = trainer.state
+    if state.best_metric is None or not trainer.args.load_best_model_at_end:
+        return None
+    return {"step": state.best_global_step, "metric": trainer.args.metric_for_best_model, "value": state.best_metric}
+
+
+def describe_end(record: RunRecord, folder: Path) -> str:
+    lines = [f"Saved to {folder} after {record.seconds:.0f} s."]
+    scores = headline(record.final)
+    if scores:
+        lines.append(f"{'Spearman x 100':40}{'base':>8}{'trained':>9}{'gain':>8}")
+    for name, value in scores.items():
+        base = record.baseline[name]
+        lines.append(f"{name:40}{base:8.2f}{value:9.2f}{value - base:+8.2f}")
+    lines += [f"ALARM: {alarm}" for alarm in record.alarms]
+    lines.append(f"Judge it on the STS tasks: python run_eval.py --model_name_or_path {shlex.quote(str(folder))}")
+    return "\n".join(lines)
+
+
+# ---- evaluation
+
+
+def judge(model: Any, tasks: list[Any], batch_size: int, name: str, weights: str | None,
+          max_length: int | None = None, progress: bool = False) -> Results:  # fmt: skip
+    """Scores of an encoder on ``tasks``, with its identity."""
+    limit = min(max_length or model.max_length(), model.max_length())
+    identity = {
+        "name_or_path": name,
+        "pooler": model.pooler_name,
+        "projection": model.projection_use,
+        "max_length": limit,
+        "weights_sha256": weights,
+    }
+    encoder = SimpleNamespace(encode=partial(model.encode, batch_size=batch_size, max_length=limit))
+    return evaluate_sts(encoder, tasks, progress=progress, model=identity)
+
+
+def evaluate(args: EvalArguments) -> None:
+    """An encoder -> its scores as a table and in results.json; a model card beside it is written anew."""
+    path, _ = resolve_model(args.model_name_or_path)
+    check_evaluation(args)
+    device = choose_device(args.device)
+    tasks = choose_tasks(args)
+    model = load_model(path, args.pooler, None if args.pooler is None else explicit_projection(args.pooler),
+                       revision=args.model_revision)  # fmt: skip
+    require_projection(model, str(args.model_name_or_path))
+    folder = results_folder(args, model)
+    make_writable(folder, "--output_dir")
+    weights = Path(path) / "model.safetensors"
+    results = judge(
+        model.to(device),
+        tasks,
+        args.batch_size,
+        str(args.model_name_or_path),
+        file_sha256(weights) if weights.is_file() else None,
+        args.max_seq_length,
+        progress=True,
+    )
+    file = folder / RESULTS_FILE
+    if file.exists():
+        results = results.merge(Results.read(file))
+    results.write(file)
+    print(results.table())
+    print(f"\nWritten to {file}")
+    if (folder / RUN_FILE).exists():
+        write_card(folder)
+        print(f"Model card renewed: {folder / 'README.md'}")
+
+
+def explicit_projection(pooler: str) -> str:
+    """``--pooler cls`` means with the projection, as in the public evaluation scripts; every other row has none."""
+    return "always" if pooler == "cls" else "none"
+
+
+def check_evaluation(args: EvalArguments) -> None:
+    if args.batch_size < 1:
+        raise UserError(f"--batch_size is {args.batch_size}; it must be at least 1")
+    if args.max_seq_length is not None and args.max_seq_length < 3:
+        raise UserError(f"--max_seq_length is {args.max_seq_length}; a sentence needs at least 3 tokens")
+    if args.splits not in ("test", "dev"):
+        raise UserError(f"--splits is {args.splits!r}; it must be test or dev")
+    if args.eval_file and (args.sts_dir or args.tasks):
+        raise UserError("--eval_file names the pairs to judge on; leave out --sts_dir and --tasks, or --eval_file")
+
+
+def choose_tasks(args: EvalArguments) -> list[Any]:
+    if args.eval_file:
+        return [read_pairs(quickstart.PAIRS if args.eval_file == QUICKSTART else args.eval_file)]
+    if args.splits == "dev" and args.tasks is None:
+        return load_tasks(["STSBenchmark/dev", *(["SICK-R/trial"] if args.sts_dir else [])], args.sts_dir)
+    if args.splits == "dev":
+        raise UserError(
+            "--splits dev scores STS-B dev and SICK trial; leave out --tasks, or name STSBenchmark/dev there"
+        )
+    return load_tasks(args.tasks, args.sts_dir)
+
+
+def choose_device(name: str | None) -> Any:
+    """The device asked for, or a GPU if there is one.
+
+    Raises:
+        UserError: no such device here.
+    """
+    import torch
+
+    gpus = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    mps = ["mps"] if torch.backends.mps.is_available() else []
+    here = ["cpu", *(["cuda", *gpus] if gpus else []), *mps]
+    if name is None:
+        return torch.device(here[-1] if mps else "cuda" if gpus else "cpu")
+    if name not in here:
+        raise UserError(f"there is no device {name!r} here; there are: {', '.join(here)}")
+    return torch.device(name)
+
+
+def results_folder(args: EvalArguments, model: Any) -> Path:
+    """Beside the model where it is our own folder judged as recorded, else results/NAME-POOLER."""
+    if args.output_dir is not None:
+        return Path(args.output_dir)
+    name = str(args.model_name_or_path).rstrip("/")
+    if Path(name).is_dir() and args.pooler is None:
+        return Path(name)
+    stem = Path(name).name if Path(name).exists() else name.replace("/", "--")
+    return Path("results") / f"{stem}-{model.pooler_name}"
+
+
+def _silence(*_: Any) -> None:
+    pass

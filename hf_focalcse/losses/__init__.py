@@ -1,0 +1,11 @@
+"""Losses by name. Every module of this folder registers its own; adding one needs no edit here."""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from .base import LOSSES, ContrastiveLoss, Pairs, build_loss, settings_of
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
+
+__all__ = ["LOSSES", "ContrastiveLoss", "Pairs", "build_loss", "settings_of"]

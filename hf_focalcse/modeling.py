@@ -1,0 +1,484 @@
+"""Sentence encoders for contrastive training: token ids (B, V, L) -> embeddings (B, V, D), and ``encode(texts)``.
+
+One mixin on the encoders of transformers. Where an encoder has a pooler of Linear+tanh on [CLS], that is the training
+projection, so that a checkpoint is a plain encoder for everyone else; elsewhere the projection lies in a side file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from tqdm.auto import tqdm
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    BertConfig,
+    BertModel,
+    BertPreTrainedModel,
+    DistilBertConfig,
+    DistilBertModel,
+    DistilBertPreTrainedModel,
+    ElectraConfig,
+    ElectraModel,
+    ElectraPreTrainedModel,
+    ModernBertConfig,
+    ModernBertModel,
+    ModernBertPreTrainedModel,
+    MPNetConfig,
+    MPNetModel,
+    MPNetPreTrainedModel,
+    PretrainedConfig,
+    PreTrainedTokenizerBase,
+    RobertaConfig,
+    RobertaModel,
+    RobertaPreTrainedModel,
+    XLMRobertaConfig,
+    XLMRobertaModel,
+    XLMRobertaPreTrainedModel,
+)
+from transformers.models.auto.auto_factory import _BaseAutoModelClass, _LazyAutoMapping
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from transformers.utils import cached_file
+from transformers.utils import logging as transformers_logging
+
+from .errors import UserError
+from .poolers import POOLERS, resolve_pooler
+
+HEAD_FILE = "focal_head.safetensors"
+PROJECTION_USES = ("training", "always", "none")
+DROPOUT_ATTRIBUTES = (  # BERT, RoBERTa, MPNet, ELECTRA, XLM-R; DistilBERT; ModernBERT
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "dropout",
+    "attention_dropout",
+    "embedding_dropout",
+    "mlp_dropout",
+)
+ROWS_PER_CHUNK = 64  # rows of similar length that go through the encoder together when no chunk size is asked for
+
+
+class Projection(nn.Module):
+    """Linear and tanh, (…, D) -> (…, D), for encoders that have no such pooler of their own."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.dense = nn.Linear(size, size)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return torch.tanh(self.dense(vectors))
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel as _Base
+else:
+    _Base = object
+
+
+class FocalCLMixin(_Base):
+    """What every ``…ForFocalCL`` class shares. The pooling lies in ``config.focal_cl``:
+
+    pooler: a row of `POOLERS`. projection: when the pooled vector passes the projection: "training" (trained with it,
+    embedded without it: SimCSE's mlp_only_train), "always" or "none".
+    """
+
+    accepts_loss_kwargs = False  # else Trainer leaves the division by accumulation steps to us
+    encoder_class: type[nn.Module]
+    encoder_has_pooler: bool
+
+    def __init__(self, config: PretrainedConfig):
+        super().__init__(config)
+        options = {"add_pooling_layer": True} if self.encoder_has_pooler else {}
+        setattr(self, self.base_model_prefix, self.encoder_class(config, **options))
+        if not self.encoder_has_pooler:
+            self.mlp = Projection(config.hidden_size)
+        record = getattr(config, "focal_cl", None) or {}
+        self.chunk_size: int | None = None
+        self._tokenizer: PreTrainedTokenizerBase | None = None
+        self.post_init()
+        self.set_pooling(record.get("pooler", "cls"), record.get("projection"))
+
+    @property
+    def encoder(self) -> Any:
+        return getattr(self, self.base_model_prefix)
+
+    # ---- pooling and projection
+
+    def set_pooling(self, pooler: str, projection: str | None = None) -> None:
+        """Choose the pooler and the use of the projection (default: "training" for ``cls``, "none" for the others).
+
+        Written into ``config.focal_cl``. Parameters of a projection that is not used get no gradient.
+
+        Raises:
+            UserError: an unknown pooler or use, or a projection on a pooler that has none.
+        """
+        self.pooler_name = resolve_pooler(pooler)
+        has_projection = POOLERS[self.pooler_name].projection
+        projection = projection or ("training" if has_projection else "none")
+        if projection not in PROJECTION_USES:
+            raise UserError(f"projection use {projection!r} is not one of {', '.join(PROJECTION_USES)}")
+        if projection != "none" and not has_projection:
+            raise UserError(f"pooler {self.pooler_name!r} has no projection; use 'cls', or projection 'none'")
+        self.projection_use = projection
+        for parameter in self.projection_linear.parameters():
+            parameter.requires_grad_(projection != "none")
+        self.config.focal_cl = (getattr(self.config, "focal_cl", None) or {}) | {
+            "pooler": self.pooler_name,
+            "projection": projection,
+        }
+
+    @property
+    def projection_linear(self) -> nn.Linear:
+        """The projection's Linear: the encoder's own pooler or the side head."""
+        return self.encoder.pooler.dense if self.encoder_has_pooler else self.mlp.dense
+
+    def reset_projection(self, generator: torch.Generator | None = None) -> None:
+        """Draw the projection anew, as SimCSE does: a pretrained pooler was trained for another task."""
+        linear = self.projection_linear
+        nn.init.normal_(linear.weight, std=getattr(self.config, "initializer_range", 0.02), generator=generator)
+        nn.init.zeros_(linear.bias)
+
+    def dropout_rates(self) -> dict[str, float]:
+        """The dropout rates of the encoder by their names in its config."""
+        return {name: getattr(self.config, name) for name in DROPOUT_ATTRIBUTES if hasattr(self.config, name)}
+
+    # ---- forward
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Ids and mask (B, V, L) -> embeddings (B, V, D); or (B, L) -> (B, D).
+
+        Rows are grouped by length, and every group is trimmed to its own longest row. With ``chunk_size`` set, a group
+        has that many rows and is checkpointed in training: one group's activations live at a time, and dropout is
+        replayed. Padding is expected on the right.
+        """
+        *leading, length = input_ids.shape
+        ids, mask = input_ids.reshape(-1, length), attention_mask.reshape(-1, length)  # (B*V, L)
+        lengths = mask.sum(1)
+        order = torch.argsort(lengths, descending=True, stable=True)
+        pieces = []
+        for rows in order.split(self.chunk_size or ROWS_PER_CHUNK):
+            longest = max(int(lengths[rows[0]]), 1)
+            chunk = ids[rows, :longest], mask[rows, :longest]
+            if self.chunk_size and torch.is_grad_enabled():
+                pieces.append(checkpoint(self.embed, *chunk, use_reentrant=False))
+            else:
+                pieces.append(self.embed(*chunk))
+        vectors = torch.cat(pieces)[torch.argsort(order)]  # (B*V, D), in the order given
+        return vectors.reshape(*leading, -1)
+
+    def embed(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """One group of rows (B, L) -> (B, D)."""
+        row = POOLERS[self.pooler_name]
+        output = self.encoder(input_ids=ids, attention_mask=mask, output_hidden_states=row.all_layers)
+        layers = output.hidden_states if row.all_layers else (output.last_hidden_state,)
+        vectors = row.pool(layers, mask)
+        if self.projection_use == "always" or (self.projection_use == "training" and self.training):
+            vectors = torch.tanh(self.projection_linear(vectors))
+        return vectors
+
+    # ---- text -> vectors
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer saved beside the weights, unless another was set."""
+        if self._tokenizer is None:
+            self._tokenizer = load_tokenizer(self.config._name_or_path)
+        return self._tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+
+    def max_length(self) -> int:
+        """Tokens that the encoder can read."""
+        positions: int = self.config.max_position_embeddings
+        if isinstance(self, (RobertaForFocalCL, XLMRobertaForFocalCL, MPNetForFocalCL)):
+            positions -= int(self.config.pad_token_id or 0) + 1  # positions start after the padding index
+        return min(positions, self.tokenizer.model_max_length)
+
+    @torch.inference_mode()
+    def encode(
+        self, texts: list[str], batch_size: int = 64, max_length: int | None = None, show_progress: bool = False
+    ) -> np.ndarray:
+        """N sentences -> (N, D) float32 as the config says they are embedded, without dropout, in the order given.
+
+        max_length: tokens kept of a sentence (default: all that the encoder can read).
+        """
+        if not texts:
+            return np.zeros((0, self.config.hidden_size), dtype=np.float32)
+        was_training = self.training
+        self.eval()
+        limit = min(max_length or self.max_length(), self.max_length())
+        order = np.argsort([-len(text) for text in texts], kind="stable")
+        result = np.empty((len(texts), self.config.hidden_size), dtype=np.float32)
+        starts = range(0, len(texts), batch_size)
+        for start in tqdm(starts, desc="encoding", unit="batch", disable=not show_progress, leave=False):
+            rows = order[start : start + batch_size]
+            tokens = tokenize(self.tokenizer, [texts[i] for i in rows], limit).to(self.device)
+            result[rows] = self(tokens["input_ids"], tokens["attention_mask"]).float().cpu().numpy()
+        self.train(was_training)
+        return result
+
+    # ---- saving and loading
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        hub = {key: kwargs[key] for key in ("revision", "cache_dir", "token", "subfolder") if key in kwargs}
+        if pretrained_model_name_or_path is not None:
+            model.load_head(pretrained_model_name_or_path, **hub)
+        model.set_pooling(model.pooler_name, model.projection_use)  # loading made the parameters anew
+        return loaded
+
+    def load_head(self, folder: Any, **hub: Any) -> bool:
+        """Read the side file of the projection from a folder or a Hub repository; false where there is none."""
+        if self.encoder_has_pooler:
+            return False
+        path = cached_file(str(folder), HEAD_FILE, _raise_exceptions_for_missing_entries=False, **hub)
+        if path is None:
+            return False
+        self.mlp.load_state_dict({k.removeprefix("mlp."): v for k, v in load_file(path).items()})
+        return True
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """As in transformers; a projection that the plain encoder has no place for goes into a side file."""
+        head = {}
+        if not self.encoder_has_pooler:
+            state = kwargs.get("state_dict") or self.state_dict()  # looked at first: super() takes the head out of it
+            head = {k: v.detach().cpu().contiguous() for k, v in state.items() if k.startswith("mlp.")}
+        super().save_pretrained(save_directory, *args, **kwargs)
+        if head and kwargs.get("is_main_process", True):
+            save_file(head, Path(save_directory) / HEAD_FILE, metadata={"format": "pt"})
+
+
+class BertForFocalCL(FocalCLMixin, BertPreTrainedModel):
+    encoder_class = BertModel
+    encoder_has_pooler = True
+
+
+class RobertaForFocalCL(FocalCLMixin, RobertaPreTrainedModel):
+    encoder_class = RobertaModel
+    encoder_has_pooler = True
+
+
+class XLMRobertaForFocalCL(FocalCLMixin, XLMRobertaPreTrainedModel):
+    encoder_class = XLMRobertaModel
+    encoder_has_pooler = True
+
+
+class MPNetForFocalCL(FocalCLMixin, MPNetPreTrainedModel):
+    encoder_class = MPNetModel
+    encoder_has_pooler = True
+
+
+class SideHead(FocalCLMixin):
+    """The projection is not part of the encoder: keep it out of model.safetensors."""
+
+    encoder_has_pooler = False
+    _keys_to_ignore_on_save = ["mlp.dense.weight", "mlp.dense.bias"]
+    _keys_to_ignore_on_load_missing = [r"^mlp\."]
+
+
+class DistilBertForFocalCL(SideHead, DistilBertPreTrainedModel):
+    encoder_class = DistilBertModel
+
+
+class ElectraForFocalCL(SideHead, ElectraPreTrainedModel):
+    encoder_class = ElectraModel
+
+
+class ModernBertForFocalCL(SideHead, ModernBertPreTrainedModel):
+    encoder_class = ModernBertModel
+
+
+class AutoModelForFocalCL(_BaseAutoModelClass):
+    """Picks the class by the checkpoint's config: ``AutoModelForFocalCL.from_pretrained("bert-base-uncased")``."""
+
+    _model_mapping: Any = _LazyAutoMapping(CONFIG_MAPPING_NAMES, OrderedDict())
+
+
+MODELS: dict[Any, type[FocalCLMixin]] = {
+    BertConfig: BertForFocalCL,
+    RobertaConfig: RobertaForFocalCL,
+    XLMRobertaConfig: XLMRobertaForFocalCL,
+    MPNetConfig: MPNetForFocalCL,
+    DistilBertConfig: DistilBertForFocalCL,
+    ElectraConfig: ElectraForFocalCL,
+    ModernBertConfig: ModernBertForFocalCL,
+}
+for _config, _model in MODELS.items():
+    AutoModelForFocalCL.register(_config, _model, exist_ok=True)  # without exist_ok it is silently not registered
+
+
+def tokenize(tokenizer: PreTrainedTokenizerBase, texts: list[str], max_length: int) -> Any:
+    """Texts -> padded ids and mask (B, L), cut at ``max_length`` tokens."""
+    return tokenizer(texts, padding=True, truncation=True, max_length=max_length, return_tensors="pt")
+
+
+def load_tokenizer(name_or_path: str, **hub: Any) -> PreTrainedTokenizerBase:
+    """The tokenizer of a checkpoint, padding on the right.
+
+    Raises:
+        UserError: there is none, or it has no padding token.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **hub)
+    except (OSError, ValueError) as error:
+        raise UserError(f"no tokenizer could be loaded from {name_or_path!r}: {_first_line(error)}") from error
+    if tokenizer.pad_token_id is None:
+        raise UserError(
+            f"the tokenizer of {name_or_path!r} has no padding token; set one and save it beside the model"
+        )
+    tokenizer.padding_side = "right"
+    return tokenizer
+
+
+def load_model(
+    name_or_path: str,
+    pooler: str | None = None,
+    projection: str | None = None,
+    dropout: float | None = None,
+    revision: str | None = None,
+) -> Any:
+    """A ``…ForFocalCL`` encoder with its tokenizer, from a folder or a Hub id; weights from safetensors only.
+
+    pooler, projection: default to what the checkpoint records (``focal_cl`` in its config, else the files of
+    sentence-transformers). dropout: sets every dropout rate of the encoder, under the names its family uses.
+
+    Raises:
+        UserError: no such folder or repository, an encoder family without a head, no safetensors, missing weights,
+            or nothing says how the encoder pools.
+    """
+    folder = Path(name_or_path).expanduser()
+    looks_local = folder.is_absolute() or name_or_path.startswith((".", "~")) or name_or_path.count("/") > 1
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise UserError(
+                f"folder {name_or_path!r} has no config.json, so it is no checkpoint; give the folder in it"
+            )
+        name_or_path = str(folder)
+    elif folder.exists() or looks_local:
+        raise UserError(f"there is no model folder {name_or_path!r}; give a checkpoint folder or a Hub id (org/name)")
+    hub = {"revision": revision} if revision else {}
+    try:
+        config = AutoConfig.from_pretrained(name_or_path, **hub)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"no model {name_or_path!r}: it is no folder here and the Hub did not give it ({_first_line(error)}); "
+            "check the name, or give the path of a downloaded folder"
+        ) from error
+    if type(config) not in MODELS:
+        families = ", ".join(sorted(c.model_type for c in MODELS))
+        raise UserError(f"model {name_or_path!r} is of type {config.model_type!r}; supported are: {families}")
+    if dropout is not None:
+        set_dropout(config, dropout)
+
+    record = getattr(config, "focal_cl", None) or read_sentence_transformers_pooling(name_or_path, **hub)
+    if pooler is None:
+        if record is None:
+            raise UserError(
+                f"nothing in {name_or_path!r} says how it pools; choose with --pooler: {', '.join(POOLERS)}"
+            )
+        pooler, projection = record["pooler"], projection or record["projection"]
+
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()  # the load report is judged below, not printed
+    try:
+        model, info = AutoModelForFocalCL.from_pretrained(
+            name_or_path, config=config, use_safetensors=True, output_loading_info=True, **hub
+        )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise UserError(
+            f"the weights of {name_or_path!r} could not be loaded ({_first_line(error)}); "
+            "a checkpoint needs its weights as safetensors, pickled ones are never opened"
+        ) from error
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+    model.set_pooling(pooler, projection)
+    model.tokenizer = load_tokenizer(name_or_path, **hub)
+
+    missing = set(info["missing_keys"])
+    head_missing = any("pooler." in key for key in missing)
+    if not model.encoder_has_pooler:
+        head_missing = not model.load_head(name_or_path, **hub)
+    missing = {key for key in missing if "pooler." not in key and not key.startswith("mlp.")}
+    if missing:
+        raise UserError(
+            f"checkpoint {name_or_path!r} lacks {len(missing)} weights of {type(model).__name__}, "
+            f"for instance {min(missing)!r}; it is damaged or of another architecture"
+        )
+    model.projection_is_random = head_missing
+    return model
+
+
+def require_projection(model: Any, name_or_path: str) -> None:
+    """Refuse to embed through a projection that the checkpoint does not carry.
+
+    Raises:
+        UserError: the vectors would depend on random weights.
+    """
+    if model.projection_use == "always" and model.projection_is_random:
+        raise UserError(
+            f"checkpoint {name_or_path!r} has no projection weights, so --pooler cls would embed through random ones; "
+            "use --pooler cls_before_pooler"
+        )
+
+
+def set_dropout(config: PretrainedConfig, rate: float) -> None:
+    """Set every dropout rate of an encoder's config.
+
+    Raises:
+        UserError: the rate is not in [0, 1).
+    """
+    if not 0 <= rate < 1:
+        raise UserError(f"dropout is {rate}; it must be at least 0 and below 1 (SimCSE uses 0.1)")
+    for name in DROPOUT_ATTRIBUTES:
+        if hasattr(config, name):
+            setattr(config, name, rate)
+
+
+def read_sentence_transformers_pooling(name_or_path: str, **hub: Any) -> dict[str, str] | None:
+    """Pooler and use of the projection from the files of sentence-transformers (both schemas), or None without them.
+
+    Raises:
+        UserError: its modules have no counterpart here.
+    """
+
+    def read(name: str) -> Any:
+        path = cached_file(name_or_path, name, _raise_exceptions_for_missing_entries=False, **hub)
+        return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
+
+    modules = read("modules.json")
+    if modules is None:
+        return None
+    kinds = [module["type"].rsplit(".", 1)[-1] for module in modules]
+    known = [["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]]
+    if kinds not in known:
+        raise UserError(
+            f"{name_or_path!r} is a sentence-transformers model of modules {' + '.join(kinds)}; "
+            "only Transformer + Pooling (+ Normalize) can be read without --pooler"
+        )
+    pooling = read(f"{modules[1]['path']}/config.json") or {}
+    modes = {"cls": "cls_before_pooler", "mean": "mean", "max": "max"}
+    legacy = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens"}
+    chosen = (
+        [pooling["pooling_mode"]]
+        if "pooling_mode" in pooling
+        else [mode for mode, key in legacy.items() if pooling.get(key)]
+    )
+    if len(chosen) != 1 or chosen[0] not in modes:
+        raise UserError(f"{name_or_path!r} pools as {chosen or 'unknown'}; choose with --pooler: {', '.join(POOLERS)}")
+    return {"pooler": modes[chosen[0]], "projection": "none"}
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,0 +1,121 @@
+"""`RunRecord` <-> run.json: what is needed to repeat a run, and how it went."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime, timezone
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from .errors import UserError
+
+FORMAT = 1
+RUN_FILE = "run.json"
+LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "numpy", "scipy")
+
+
+@dataclass
+class RunRecord:
+    """One training run. Scores are x 100 and named task/split/aggregation/metric; times are in seconds."""
+
+    command: list[str]  # script and flags; running it again with `settings` unchanged repeats the run
+    recipe: str | None
+    settings: dict[str, Any]  # every setting that differs from its default
+    loss: dict[str, Any]  # name, settings, formula, paper, citation, mask_duplicates
+    model: dict[str, Any]  # name_or_path, base_model, pooler, projection, dropout, parameters, weights_sha256, …
+    data: dict[str, Any]  # the data report
+    seed: int
+    world_size: int
+    format: int = FORMAT
+    versions: dict[str, str] = field(default_factory=dict)
+    git_commit: str | None = None
+    hardware: dict[str, Any] = field(default_factory=dict)
+    started: str = ""  # UTC, ISO 8601
+    seconds: float | None = None
+    log: list[dict[str, Any]] = field(default_factory=list)
+    baseline: dict[str, float] = field(default_factory=dict)  # the dev scores before the first step
+    final: dict[str, float] = field(default_factory=dict)  # the dev scores of what was saved
+    best: dict[str, Any] | None = None  # step, metric, value
+    alarms: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.versions = self.versions or library_versions()
+        self.hardware = self.hardware or describe_hardware()
+        self.git_commit = self.git_commit or current_commit()
+        self.started = self.started or datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+    def save(self, folder: str | Path) -> Path:
+        """Write run.json into ``folder``, whole or not at all."""
+        return write_json(Path(folder) / RUN_FILE, asdict(self))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> RunRecord:
+        """Read run.json of ``folder``.
+
+        Raises:
+            UserError: it is missing, no JSON, or lacks a key.
+        """
+        path = Path(folder) / RUN_FILE
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return cls(**{f.name: content[f.name] for f in fields(cls)})
+        except FileNotFoundError as error:
+            raise UserError(f"there is no {path}; give the output folder of a training run") from error
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise UserError(f"{path} is no record of a run ({error!r}); run the training again") from error
+
+
+def write_json(path: Path, content: Any) -> Path:
+    """Write ``content`` as readable JSON through a neighbouring file, so that ``path`` is never half written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(part, path)
+    return path
+
+
+def file_sha256(path: str | Path) -> str:
+    digest = sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def library_versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in ("hf_focalcse", *LIBRARIES):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # run from a checkout that is not installed
+            continue
+    return found
+
+
+def describe_hardware() -> dict[str, Any]:
+    torch = sys.modules.get("torch")
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch else []
+    return {"machine": platform.machine(), "cpu_cores": os.cpu_count(), "gpus": gpus}
+
+
+def current_commit() -> str | None:
+    """The commit of the checkout that this package is run from, with + where files differ from it."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return None
+
+    def git(*command: str) -> str:
+        return subprocess.run(["git", "-C", str(root), *command], capture_output=True, text=True, check=True).stdout
+
+    try:
+        return git("rev-parse", "HEAD").strip() + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,0 +1,46 @@
+"""`FocalCSETrainingArguments`. Apart from arguments.py, since transformers' own class takes seconds to import."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from transformers import TrainingArguments
+
+
+@dataclass
+class FocalCSETrainingArguments(TrainingArguments):
+    """`transformers.TrainingArguments` with the defaults of unsupervised contrastive training.
+
+    Batches are whole (a short last batch would have fewer negatives) and the text column is kept for the collator.
+    """
+
+    _argument_group_name = "transformers.TrainingArguments, with our defaults"
+
+    learning_rate: float = field(default=3e-5, metadata={"help": "Peak learning rate of AdamW."})
+    num_train_epochs: float = field(default=1.0, metadata={"help": "Epochs, where --max_steps is not given."})
+    per_device_train_batch_size: int = field(default=64, metadata={"help": "Sentences per step and device."})
+    per_device_eval_batch_size: int = field(default=64, metadata={"help": "Sentences encoded together."})
+    dataloader_drop_last: bool = field(default=True, metadata={"help": "Drop the last batch if it is not whole."})
+    remove_unused_columns: bool = field(
+        default=False, metadata={"help": "Must stay off: the collator needs the text."}
+    )
+    eval_strategy: str = field(default="steps", metadata={"help": "When to score the dev set: no, steps or epoch."})
+    eval_steps: float | None = field(default=125, metadata={"help": "Steps between two scorings of the dev set."})
+    save_strategy: str = field(default="steps", metadata={"help": "When to save a checkpoint: no, steps or epoch."})
+    save_total_limit: int | None = field(
+        default=2,  # with 1, Trainer deletes the last checkpoint at the end and the run could not be continued
+        metadata={"help": "Checkpoints kept: the best and the last are among them."},
+    )
+    load_best_model_at_end: bool = field(
+        default=True, metadata={"help": "End with the checkpoint that scored best on the dev set."}
+    )
+    greater_is_better: bool | None = field(default=True, metadata={"help": "Whether a higher metric is better."})
+    logging_steps: float = field(default=10, metadata={"help": "Steps between two log lines."})
+    logging_first_step: bool = field(default=True, metadata={"help": "Log the first step too."})
+    ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "See torch DDP."})
+    ddp_broadcast_buffers: bool | None = field(default=False, metadata={"help": "See torch DDP."})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.device.type == "cpu":
+            self.dataloader_pin_memory = False  # torch warns at every start where there is nothing to pin for

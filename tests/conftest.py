@@ -1,0 +1,26 @@
+"""Fixtures shared by all tests; thread counts are set before torch is imported."""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder with evaluation sets and golden values that may not be copied into the repository (licences)."""
+    folder = Path(os.environ.get("FOCALCSE_SHARED", ROOT.parent / "shared"))
+    if not folder.is_dir():
+        pytest.skip(f"no shared folder at {folder}: set FOCALCSE_SHARED to run this test")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def shared_data(shared: Path) -> Path:
+    """Its ``data`` folder: sts/, corpus/, rerank/."""
+    return shared / "data"

@@ -1,0 +1,386 @@
+"""The command line as a user meets it: mistakes and their answers, the public scripts' command lines, whole jobs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny import SENTENCES, save_tiny
+
+from hf_focalcse import cli
+from hf_focalcse.arguments import OWN_GROUPS, parse, recipe_names
+from hf_focalcse.errors import UserError
+from hf_focalcse.evaluation import Results
+from hf_focalcse.losses import LOSSES, settings_of
+from hf_focalcse.record import RunRecord
+
+ROOT = Path(__file__).resolve().parent.parent
+# The command lines of the public repositories, word for word from the script's name on, without "$@".
+SIMCSE = [
+    "--model_name_or_path",
+    "bert-base-uncased",
+    "--train_file",
+    "data/wiki1m_for_simcse.txt",
+    "--output_dir",
+    "result/my-unsup-simcse-bert-base-uncased",
+    "--num_train_epochs",
+    "1",
+    "--per_device_train_batch_size",
+    "64",
+    "--learning_rate",
+    "3e-5",
+    "--max_seq_length",
+    "32",
+    "--evaluation_strategy",
+    "steps",
+    "--metric_for_best_model",
+    "stsb_spearman",
+    "--load_best_model_at_end",
+    "--eval_steps",
+    "125",
+    "--pooler_type",
+    "cls",
+    "--mlp_only_train",
+    "--overwrite_output_dir",
+    "--temp",
+    "0.05",
+    "--do_train",
+    "--do_eval",
+    "--fp16",
+]
+FOCAL = [
+    "--model_name_or_path",
+    "roberta-base",
+    "--train_file",
+    "data/wiki1m_for_simcse.txt",
+    "--output_dir",
+    "result/my-unsup-focal-roberta-base",
+    "--num_train_epochs",
+    "1",
+    "--per_device_train_batch_size",
+    "512",
+    "--learning_rate",
+    "1e-5",
+    "--max_seq_length",
+    "32",
+    "--evaluation_strategy",
+    "steps",
+    "--metric_for_best_model",
+    "stsb_spearman",
+    "--load_best_model_at_end",
+    "--eval_steps",
+    "125",
+    "--pooler_type",
+    "cls",
+    "--mlp_only_train",
+    "--overwrite_output_dir",
+    "--temp",
+    "0.05",
+    "--m",
+    "0.3",
+    "--do_train",
+    "--do_eval",
+    "--fp16",
+]
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    """A folder to stand in, as a user would have one: a tiny encoder, text files, graded pairs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    save_tiny(tmp_path / "tiny")
+    (tmp_path / "text.txt").write_text("".join(f"{s} {i}\n" for i in range(4) for s in SENTENCES))
+    (tmp_path / "few.txt").write_text("".join(f"{s}\n" for s in SENTENCES))
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "blank.txt").write_text("\n \n")
+    (tmp_path / "latin1.txt").write_bytes(b"good line\ncaf\xe9 au lait\n")
+    (tmp_path / "two.csv").write_text("a,b\nx,y\n")
+    (tmp_path / "graded.tsv").write_text(
+        "sentence1\tsentence2\tscore\n"
+        + "".join(
+            f"{a}\t{b}\t{5 - abs(i - j) / 2}\n" for i, a in enumerate(SENTENCES) for j, b in enumerate(SENTENCES)
+        )
+    )
+    (tmp_path / "words.tsv").write_text("sentence1\tsentence2\tscore\na\tb\tgood\n")
+    (tmp_path / "typo.yaml").write_text("learning_rat: 1.0e-5\n")
+    (tmp_path / "list.yaml").write_text("- loss\n")
+    (tmp_path / "broken.yaml").write_text("loss: [focal\n")
+    (tmp_path / "done").mkdir()
+    (tmp_path / "done" / "run.json").write_text("{}")
+    (tmp_path / "file").write_text("")
+    return tmp_path
+
+
+def run(command: str, *argv: str) -> None:
+    cli.run(command, [str(a) for a in argv], script={"train": "run_unsup.py", "eval": "run_eval.py"}[command])
+
+
+GOOD = (
+    "--model_name_or_path tiny --train_file text.txt --eval_strategy no --per_device_train_batch_size 8 --max_steps 1"
+)
+DEV = "--model_name_or_path tiny --train_file text.txt --per_device_train_batch_size 8 --max_steps 1"
+MISTAKES = [
+    # flags
+    ("train", "--los focal", "no flag --los, did you mean '--loss'"),
+    ("train", "--learning_rate fast", "invalid float value: 'fast'"),
+    ("train", "stray", "'stray' belongs to no flag"),
+    ("train", f"{GOOD} --loss focl", "no loss 'focl', did you mean 'focal'"),
+    ("train", f"{GOOD} --loss infonce --m 0.3", "--m belongs to loss focal, not to infonce"),
+    ("train", f"{GOOD} --temp 0", "temperature is 0.0; it must be a number above 0"),
+    ("train", f"{GOOD} --m -1", "m is -1.0; it must be a number of at least 0"),
+    ("train", f"{GOOD} --do_mlm", "--do_mlm is not taken: the masked-language-model auxiliary is not provided"),
+    ("train", f"{GOOD} --label_smoothing_factor 0.1", "contrastive losses have no label smoothing"),
+    ("train", f"{GOOD} --eval_strategy sometimes", "sometimes is not a valid IntervalStrategy"),
+    ("train", f"{GOOD} --pooler clss", "no pooler 'clss', did you mean 'cls'"),
+    ("train", f"{GOOD} --pooler mean --mlp_only_train", "--mlp_only_train belongs to --pooler cls"),
+    ("train", f"{GOOD} --dropout 1.0", "dropout is 1.0; it must be at least 0 and below 1"),
+    ("train", f"{GOOD} --dropout 0", "every dropout rate of this bert encoder is 0"),
+    ("train", f"{GOOD} --chunk_size 0", "--chunk_size is 0; it must be at least 1"),
+    ("train", f"{GOOD} --max_seq_length 2", "--max_seq_length is 2; this encoder takes 3 to 64 tokens"),
+    ("train", f"{GOOD} --max_seq_length 100", "--max_seq_length is 100; this encoder takes 3 to 64 tokens"),
+    ("train", f"{GOOD} --per_device_train_batch_size 1", "per_device_train_batch_size is 1"),
+    ("train", f"{GOOD} --eval_file graded.tsv", "graded.tsv is given to judge by, but --eval_strategy is no"),
+    ("train", f"{GOOD} --push_to_hub", "--push_to_hub is not taken"),
+    # yaml
+    ("train", "--recipe bert-bse", "no recipe 'bert-bse', did you mean 'bert-base'"),
+    ("train", "--recipe nowhere.yaml", "no recipe file 'nowhere.yaml'"),
+    ("train", "--recipe typo.yaml", "typo.yaml: there is no setting 'learning_rat', did you mean 'learning_rate'"),
+    ("train", "--recipe list.yaml", "recipe list.yaml must be a mapping of flags to values"),
+    ("train", "--recipe broken.yaml", "recipe broken.yaml is no valid yaml"),
+    # files
+    ("train", "--model_name_or_path tiny", "no training text: give --train_file FILE"),
+    ("train", "--train_file text.txt", "--model_name_or_path is missing"),
+    ("train", f"{GOOD} --train_file nowhere.txt", "nowhere.txt"),
+    ("train", f"{GOOD} --train_file tiny", "tiny"),
+    ("train", f"{GOOD} --train_file empty.txt", "empty.txt"),
+    ("train", f"{GOOD} --train_file blank.txt", "blank.txt"),
+    ("train", f"{GOOD} --train_file latin1.txt", "latin1.txt"),
+    ("train", f"{GOOD} --train_file two.csv", "--text_column"),
+    ("train", f"{GOOD} --train_file two.csv --text_column c", "'c'"),
+    ("train", f"{GOOD} --train_file run.py", "run.py"),
+    ("train", f"{GOOD} --train_file few.txt --per_device_train_batch_size 64", "8 sentences, fewer than one batch"),
+    ("train", f"{GOOD} --output_dir done", "done holds a finished run"),
+    ("train", f"{GOOD} --output_dir file", "nothing can be written into file"),
+    ("train", f"{DEV} --eval_file words.tsv", "'good'"),
+    ("train", f"{DEV} --sts_dir tiny", "--sts_dir expects files such as"),
+    ("train", f"{DEV} --eval_file graded.tsv --metric_for_best_model acc",
+     "metric_for_best_model is 'acc', but the dev set gives 'graded/file/all/spearman'"),
+    # models and devices
+    ("train", f"{GOOD} --model_name_or_path ./nowhere", "no model folder './nowhere'"),
+    ("train", f"{GOOD} --model_name_or_path done", "has no config.json"),
+    ("train", f"{GOOD} --model_name_or_path no/such-model", "no model 'no/such-model'"),
+    ("eval", "", "--model_name_or_path is missing"),
+    ("eval", "--model_name_or_path tiny --eval_file graded.tsv", "says how it pools; choose with --pooler"),
+    ("eval", "--model_name_or_path tiny --pooler mean --eval_file nowhere.tsv", "nowhere.tsv"),
+    ("eval", "--model_name_or_path tiny --pooler mean --device cuda:9", "no device 'cuda:9' here; there are: cpu"),
+    ("eval", "--model_name_or_path tiny --pooler mean --sts_dir .", "--sts_dir expects files such as"),
+    ("eval", "--model_name_or_path tiny --pooler mean --tasks STS17", "STS17"),
+    ("eval", "--model_name_or_path tiny --pooler mean --eval_file graded.tsv --tasks STS16",
+     "leave out --sts_dir and --tasks"),
+    ("eval", "--model_name_or_path tiny --pooler mean --batch_size 0", "--batch_size is 0"),
+    ("eval", "--model_name_or_path tiny --poler mean", "no flag --poler, did you mean '--pooler'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "line", "message"), MISTAKES, ids=[f"{c} {m[:50]}" for c, _, m in MISTAKES])
+def test_a_mistake_ends_in_one_sentence(work, capsys, command, line, message):
+    before = sorted(p.relative_to(work) for p in work.rglob("*") if "runs" not in p.parts)
+    with pytest.raises(SystemExit) as end:
+        run(command, *line.split())
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert end.value.code == 2
+    assert len(said) == 1 and message in said[0], said
+    left = sorted(p.relative_to(work) for p in work.rglob("*") if not {"runs", "results"} & set(p.parts))
+    assert [p for p in left if p not in before] == []  # nothing half written
+
+
+@pytest.mark.parametrize("argv", [["run_unsup.py", "--los", "focal"], ["-m", "hf_focalcse", "train", "--los", "x"]])
+def test_the_exit_code_reaches_the_shell(argv):
+    end = subprocess.run([sys.executable, *argv], cwd=ROOT, capture_output=True, text=True)
+    assert end.returncode == 2 and end.stdout == ""
+    assert end.stderr.splitlines() == [line for line in end.stderr.splitlines() if line.startswith("error: ")]
+
+
+def test_the_console_command(capsys):
+    cli.main([])
+    assert "train" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        cli.main(["trian"])
+    assert "did you mean 'train'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("script", ["run_unsup.py", "run_eval.py"])
+def test_help_needs_no_torch(script):
+    code = f"""import runpy, sys
+sys.argv = ['{script}', '--help']
+try: runpy.run_path('{script}', run_name='__main__')
+finally: print('torch' in sys.modules)"""
+    end = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert end.stdout.strip().endswith("False"), end.stderr
+    assert "--model_name_or_path" in end.stdout
+    if script == "run_unsup.py":
+        assert "--help_all" in end.stdout and end.stdout.index("recipe and output:") < end.stdout.index("model:")
+
+
+# ---- parsing
+
+
+def test_every_flag_of_ours_has_help():
+    for group in OWN_GROUPS:
+        for field in group.__dataclass_fields__.values():
+            assert field.metadata["help"], field.name
+
+
+def test_settings_of_losses_are_flags():
+    for name, loss in LOSSES.items():
+        for setting, parameter in settings_of(loss).items():
+            value = {bool: "true", float: "0.25"}.get(type(parameter.default), str(parameter.default))
+            parsed = parse(["--loss", name, f"--{setting}", value])
+            assert parsed.loss_settings[setting] in (True, 0.25, parameter.default)
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_recipes_parse_and_flags_win(recipe, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    settings = parse(["--recipe", recipe, "--learning_rate", "9e-6"])
+    assert settings.training.learning_rate == 9e-6
+    assert settings.loss.loss == ("infonce" if recipe.startswith("simcse") else "focal")
+    header = (ROOT / "hf_focalcse/recipes" / f"{recipe}.yaml").read_text()
+    assert "Hardware" in header.split("\nmodel_name_or_path")[0]
+
+
+def test_published_values():
+    published = {"bert-base": (64, 3e-5, 0.07), "bert-large": (64, 1e-5, 0.07),
+                 "roberta-base": (512, 1e-5, 0.05), "roberta-large": (512, 3e-5, 0.05)}  # fmt: skip
+    for name, (batch, rate, temperature) in published.items():
+        for recipe, expected in ((name, temperature), (f"simcse-{name}", 0.05)):
+            settings = parse(["--recipe", recipe])
+            assert (settings.training.per_device_train_batch_size, settings.training.learning_rate) == (batch, rate)
+            assert settings.loss_settings["temperature"] == expected
+            assert settings.data.dataset_file == "wiki1m_for_simcse.txt" and settings.loss.mask_duplicates is False
+
+
+def test_nothing_trains_the_quickstart_and_a_recipe_follows_the_flags():
+    assert parse([]).recipe == "quickstart"
+    assert parse(["--loss", "infonce"]).loss_settings == {}
+    assert parse(["--train_file", "x.txt"]).recipe is None
+    settings = parse(["--recipe", "bert-base", "--train_file", "mine.txt", "--loss", "infonce"])
+    assert settings.data.dataset_name is None and settings.data.train_file == "mine.txt"
+    assert settings.loss_settings == {"temperature": 0.07} and "m is left out" in settings.notes[0]
+    epochs = parse(["--recipe", "quickstart", "--num_train_epochs", "2"])
+    assert epochs.training.max_steps == -1
+
+
+def test_yaml_numbers_may_be_written_either_way(tmp_path):
+    (tmp_path / "r.yaml").write_text("learning_rate: 3e-5\ntemp: 0.07\nmlp_only_train: false\nmodel_name_or_path: x\n")
+    settings = parse(["--recipe", str(tmp_path / "r.yaml")])
+    assert settings.training.learning_rate == 3e-5 and settings.loss_settings["temperature"] == 0.07
+    assert settings.model.mlp_only_train is False
+
+
+def test_old_names_are_answered():
+    notes = parse(["--evaluation_strategy", "epoch", "--do_train", "--overwrite_cache", "True"]).notes
+    assert any("called --eval_strategy" in n for n in notes) and any("always trains" in n for n in notes)
+    with pytest.raises(UserError, match="use run_eval.py"):
+        parse(["--do_predict"])
+
+
+# ---- whole jobs with a tiny encoder
+
+
+def read(folder: Path) -> tuple[RunRecord, Results]:
+    return RunRecord.load(folder), Results.read(folder / "results.json")
+
+
+def test_trains_judges_and_writes_everything(work, capsys):
+    line = "--model_name_or_path tiny --train_file text.txt --eval_file graded.tsv --per_device_train_batch_size 8"
+    run(
+        "train",
+        *line.split(),
+        *["--max_steps", "4", "--eval_steps", "2", "--output_dir", "out", "--logging_steps", "1", "--use_cpu"],
+    )
+    said = capsys.readouterr().out
+    assert "Before training: graded/file/all/spearman" in said and "gain" in said
+    record, results = read(work / "out")
+    key = "graded/file/all/spearman"
+    assert record.final[key] == results.scores[key] and record.baseline[key] != record.final[key]
+    assert record.data["kept"] == 32 and record.loss["m"] == 0.3 and record.best["metric"] == key
+    assert record.command[:3] == ["run_unsup.py", "--model_name_or_path", "tiny"]
+    assert [entry["step"] for entry in record.log if "loss" in entry] == [1, 2, 3, 4]
+    config = json.loads((work / "out/config.json").read_text())
+    assert config["focal_cl"]["loss"] == "focal" and config["focal_cl"]["temperature"] == 0.05
+    assert not list((work / "out").glob("*.bin"))
+    # the same number by the evaluation script: one code path
+    run("eval", *["--model_name_or_path", "out", "--eval_file", "graded.tsv", "--device", "cpu"])
+    again = Results.read(work / "out/results.json")
+    assert again.scores[key] == pytest.approx(results.scores[key], abs=1e-4)
+    card = (work / "out/README.md").read_text()
+    word = "RAISED" if record.final[key] > record.baseline[key] else "LOWERED"
+    assert word in card and f"{record.final[key]:.2f}" in card
+    # and again from the command that was recorded, bit for bit
+    weights = (work / "out/model.safetensors").read_bytes()
+    run("train", *record.command[1:], "--overwrite_output_dir")
+    assert (work / "out/model.safetensors").read_bytes() == weights
+
+
+def test_a_lowered_score_is_said_loudly(work, capsys):
+    line = "--model_name_or_path tiny --train_file text.txt --eval_file graded.tsv --per_device_train_batch_size 8"
+    from hf_focalcse.jobs import losses_of_score
+
+    run("train", *line.split(), *["--max_steps", "2", "--eval_steps", "2", "--output_dir", "out", "--use_cpu"])
+    record, _ = read(work / "out")
+    key = "graded/file/all/spearman"
+    record.baseline[key] = record.final[key] + 5
+    record.alarms = losses_of_score(record)
+    record.save(work / "out")
+    from hf_focalcse.publishing.card import write_card
+
+    card = write_card(work / "out").read_text()
+    assert "training LOWERED graded/file/all/spearman" in record.alarms[0]
+    assert "**Contrastive training LOWERED" in card and "> **Alarm:**" in card and "worse" in card
+
+
+def test_without_labelled_data_it_says_so_and_trains(work, capsys):
+    line = "--model_name_or_path tiny --train_file text.txt --per_device_train_batch_size 8 --max_steps 2 --use_cpu"
+    run("train", *line.split(), "--output_dir", "out")
+    assert "WITHOUT labelled data" in capsys.readouterr().out
+    record, folder = RunRecord.load(work / "out"), work / "out"
+    assert record.final == {} and not (folder / "results.json").exists()
+    assert "Not judged" in (folder / "README.md").read_text()
+
+
+def senteval(folder: Path) -> None:
+    """STS-B dev where the public scripts look for it."""
+    (folder / "STS/STSBenchmark").mkdir(parents=True)
+    rows = [f"main\tx\t2012\t{i}\t{5 - abs(i - j) / 2}\t{a}\t{b}\n"
+            for i, a in enumerate(SENTENCES) for j, b in enumerate(SENTENCES)]  # fmt: skip
+    (folder / "STS/STSBenchmark/sts-dev.csv").write_text("".join(rows))
+
+
+@pytest.mark.parametrize(("family", "line", "loss"), [("bert", SIMCSE, "infonce"), ("roberta", FOCAL, "focal")])
+def test_the_public_command_lines_run(work, family, line, loss):
+    """Word for word, as `accelerate launch run_unsup.py …` in a folder laid out as theirs, on tiny stand-ins."""
+    save_tiny(work / line[1], family)
+    (work / "data").mkdir()
+    batch = int(line[line.index("--per_device_train_batch_size") + 1])
+    (work / "data/wiki1m_for_simcse.txt").write_text(
+        "".join(f"{s} {i}\n" for i in range(batch // 4) for s in SENTENCES)
+    )
+    senteval(work / "SentEval/data/downstream")
+    extra = [] if loss == "focal" else ["--loss", loss]
+    command = [sys.executable, "-m", "accelerate.commands.launch", str(ROOT / "run_unsup.py"), *line, *extra]
+    env = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    end = subprocess.run(command, cwd=work, env=env, capture_output=True, text=True)
+    assert end.returncode == 0, end.stderr
+    record, results = read(work / line[line.index("--output_dir") + 1])
+    assert record.loss["name"] == loss and record.loss["temperature"] == 0.05
+    assert record.best["metric"] == "STSBenchmark/dev/all/spearman" in results.scores
+    assert record.settings["per_device_train_batch_size"] == batch
+    assert record.model["projection"] == "training"
+    assert any("float32 on the CPU" in note for note in record.notes)

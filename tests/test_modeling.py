@@ -1,0 +1,336 @@
+"""Heads: round trips with plain AutoModel in a fresh process, chunks against whole, pooling records, refusals."""
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny import CONFIGS, SENTENCES, save_tiny, tiny_tokenizer
+from transformers import AutoConfig, AutoModel, GPT2Config, set_seed
+
+from hf_focalcse.errors import UserError
+from hf_focalcse.modeling import (
+    HEAD_FILE,
+    MODELS,
+    AutoModelForFocalCL,
+    load_model,
+    require_projection,
+    tokenize,
+)
+from hf_focalcse.poolers import POOLERS
+
+FAMILIES = list(CONFIGS)
+
+# What somebody without this package does with a folder: load it, embed two rows, keep what was said.
+PLAIN = """
+import io, json, logging, sys, contextlib, warnings
+said = io.StringIO()
+with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+    from transformers.utils import logging as hf
+    hf.disable_progress_bar()
+    handler = logging.StreamHandler(said)
+    logging.getLogger("transformers").addHandler(handler)
+    torch.set_num_threads(1)
+    answers = {}
+    for folder in sys.argv[2:]:
+        said.seek(0), said.truncate()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model, info = AutoModel.from_pretrained(folder, output_loading_info=True)
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+        with torch.no_grad():
+            batch = tokenizer(json.loads(sys.argv[1]), padding=True, return_tensors="pt")
+            output = model(**{k: batch[k] for k in ("input_ids", "attention_mask")})
+        pooled = output.get("pooler_output")
+        answers[folder] = {
+            "missing": sorted(info["missing_keys"]), "unexpected": sorted(info["unexpected_keys"]),
+            "said": said.getvalue() + "".join(str(w.message) for w in caught), "class": type(model).__name__,
+            "cls": output.last_hidden_state[:, 0].tolist(), "pooled": None if pooled is None else pooled.tolist(),
+        }
+assert not [name for name in sys.modules if name.startswith("hf_focalcse")]
+print(json.dumps(answers))
+"""
+
+
+def plain_load(*folders: Path) -> dict:
+    run = subprocess.run(
+        [sys.executable, "-c", PLAIN, json.dumps(SENTENCES), *map(str, folders)], capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+def model_of(folder: Path, family: str = "bert", **kwargs):
+    model = load_model(str(save_tiny(folder, family)), kwargs.pop("pooler", "cls"), **kwargs)
+    set_seed(1)
+    model.reset_projection()
+    return model
+
+
+def embed(model) -> torch.Tensor:
+    """[CLS] as ours embeds it, all sentences in one padded batch as a stranger would send them."""
+    batch = tokenize(model.tokenizer, SENTENCES, 64)
+    with torch.no_grad():
+        return model.eval().embed(batch["input_ids"], batch["attention_mask"])
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """{family: (model, folder)} and what a fresh process without this package made of the folders."""
+    models = {}
+    for family in FAMILIES:
+        folder = tmp_path_factory.mktemp(family)
+        model = model_of(folder / "base", family)
+        model.save_pretrained(folder / "saved")
+        model.tokenizer.save_pretrained(folder / "saved")
+        models[family] = model, folder / "saved"
+    return models, plain_load(*(folder for _, folder in models.values()))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_plain_automodel_loads_it_without_a_word_and_with_the_same_vectors(saved, family):
+    model, folder = saved[0][family]
+    answer = saved[1][str(folder)]
+    assert answer["missing"] == answer["unexpected"] == []
+    assert answer["said"] == ""
+    torch.set_num_threads(1)
+    assert torch.equal(embed(model), torch.tensor(answer["cls"]))
+    if model.encoder_has_pooler:
+        model.set_pooling("cls", "always")
+        assert torch.equal(embed(model), torch.tensor(answer["pooled"]))
+        model.set_pooling("cls", "training")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_comes_back_into_our_class_with_the_projection_bit_equal(saved, family):
+    model, folder = saved[0][family]
+    for back in (AutoModelForFocalCL.from_pretrained(folder), type(model).from_pretrained(folder)):
+        assert type(back) is type(model)
+        for name, value in model.state_dict().items():
+            assert torch.equal(back.state_dict()[name], value), name
+    assert (folder / HEAD_FILE).exists() is not model.encoder_has_pooler
+
+
+def test_a_stranger_sees_a_wrong_vector_when_the_head_is_lost(saved):
+    """The comparison above can fail: another projection gives another pooled vector."""
+    model, folder = saved[0]["bert"]
+    model.set_pooling("cls", "always")
+    before = embed(model)
+    weight = model.projection_linear.weight.clone()
+    model.reset_projection()
+    assert not torch.equal(embed(model), before)
+    with torch.no_grad():
+        model.projection_linear.weight.copy_(weight)
+    model.set_pooling("cls", "training")
+
+
+def test_every_family_is_registered():
+    assert {config.model_type for config in MODELS} == set(FAMILIES)
+    for family, config in CONFIGS.items():
+        assert isinstance(AutoModelForFocalCL.from_config(copy.deepcopy(config)), MODELS[type(config)]), family
+
+
+# ---- chunks, order, views
+
+
+@pytest.mark.parametrize("family", ["bert", "mpnet", "modernbert"])
+@pytest.mark.parametrize("pooler", list(POOLERS))
+def test_chunks_give_the_gradient_of_one_padded_batch(tmp_path, family, pooler):
+    model = model_of(tmp_path, family, pooler=pooler, dropout=0.0).train().double()
+    batch = tokenize(model.tokenizer, SENTENCES, 32)
+    ids, mask = (batch[k].unsqueeze(1).repeat(1, 2, 1) for k in ("input_ids", "attention_mask"))
+    direction = torch.randn(len(SENTENCES), 2, model.config.hidden_size, dtype=torch.float64)
+
+    def gradients(vectors):
+        model.zero_grad()
+        (vectors * direction).sum().backward()
+        return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+    whole = model.embed(ids.flatten(0, 1), mask.flatten(0, 1)).unflatten(0, (-1, 2))  # the slow twin: no groups
+    expected = gradients(whole)
+    for chunk_size in (None, 1, 3, 5, 100):
+        model.chunk_size = chunk_size
+        vectors = model(ids, mask)
+        torch.testing.assert_close(vectors, whole)
+        found = gradients(vectors)
+        assert found.keys() == expected.keys()
+        for name in expected:
+            torch.testing.assert_close(found[name], expected[name], msg=name)
+
+
+def test_chunks_replay_their_dropout(tmp_path):
+    model = model_of(tmp_path, dropout=0.5).train()
+    batch = tokenize(model.tokenizer, SENTENCES, 32)
+    ids, mask = (batch[k].unsqueeze(1).repeat(1, 2, 1) for k in ("input_ids", "attention_mask"))
+
+    def run(checkpointed: bool):
+        torch.manual_seed(3)
+        model.zero_grad()
+        model.chunk_size = 4
+        if checkpointed:
+            vectors = model(ids, mask)
+        else:  # the same groups without recomputation
+            lengths = mask.flatten(0, 1).sum(1)
+            order = torch.argsort(lengths, descending=True, stable=True)
+            parts = [
+                model.embed(ids.flatten(0, 1)[rows, : lengths[rows[0]]], mask.flatten(0, 1)[rows, : lengths[rows[0]]])
+                for rows in order.split(4)
+            ]
+            vectors = torch.cat(parts)[torch.argsort(order)].unflatten(0, (-1, 2))
+        vectors.square().sum().backward()
+        return vectors.detach(), model.encoder.embeddings.word_embeddings.weight.grad.clone()
+
+    for a, b in zip(run(True), run(False), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+
+
+def test_the_two_views_of_a_sentence_differ_in_training_only(tmp_path):
+    model = model_of(tmp_path)
+    batch = tokenize(model.tokenizer, SENTENCES, 32)
+    ids, mask = (batch[k].unsqueeze(1).repeat(1, 2, 1) for k in ("input_ids", "attention_mask"))
+    with torch.no_grad():
+        vectors = model.train()(ids, mask)
+        assert (vectors[:, 0] - vectors[:, 1]).abs().amax(1).min() > 1e-3
+        vectors = model.eval()(ids, mask)
+        torch.testing.assert_close(vectors[:, 0], vectors[:, 1])
+
+
+def test_training_passes_the_projection_and_embedding_does_not(tmp_path):
+    model = model_of(tmp_path, dropout=0.0)
+    batch = tokenize(model.tokenizer, SENTENCES, 32)
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+    with torch.no_grad():
+        raw = model.encoder(input_ids=ids, attention_mask=mask)
+        torch.testing.assert_close(model.train()(ids, mask), raw.pooler_output)
+        torch.testing.assert_close(model.eval()(ids, mask), raw.last_hidden_state[:, 0])
+        model.set_pooling("cls", "always")
+        torch.testing.assert_close(model.eval()(ids, mask), raw.pooler_output)
+
+
+# ---- encode
+
+
+def test_encode_keeps_the_order_and_does_not_depend_on_the_batch(tmp_path):
+    model = model_of(tmp_path)
+    alone = np.concatenate([model.encode([text]) for text in SENTENCES])
+    for batch_size in (1, 3, 64):
+        np.testing.assert_allclose(model.encode(SENTENCES, batch_size=batch_size), alone, atol=1e-6)
+    assert alone.dtype == np.float32 and model.encode([]).shape == (0, 16)
+    model.train()
+    model.encode(SENTENCES)
+    assert model.training
+
+
+def test_encode_cuts_at_max_length(tmp_path):
+    model = model_of(tmp_path)
+    long = "dog " * 500
+    np.testing.assert_allclose(model.encode([long]), model.encode(["dog " * 62]), atol=1e-6)
+    np.testing.assert_allclose(model.encode([long], max_length=4), model.encode(["dog dog"]), atol=1e-6)
+
+
+# ---- what the checkpoint says of itself
+
+
+def test_pooling_is_recorded_and_used_again(tmp_path):
+    model = model_of(tmp_path / "base", pooler="avg")
+    model.save_pretrained(tmp_path / "saved"), model.tokenizer.save_pretrained(tmp_path / "saved")
+    assert AutoConfig.from_pretrained(tmp_path / "saved").focal_cl == {"pooler": "mean", "projection": "none"}
+    back = load_model(str(tmp_path / "saved"))
+    assert back.pooler_name == "mean"
+    np.testing.assert_array_equal(back.encode(SENTENCES), model.encode(SENTENCES))
+    assert load_model(str(tmp_path / "saved"), "max").pooler_name == "max"
+
+
+@pytest.mark.parametrize(
+    ("pooling", "expected"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls_before_pooler"),
+        ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, "mean"),
+        ({"pooling_mode": "max"}, "max"),
+        ({"pooling_mode": "lasttoken"}, "pools as"),
+    ],
+)
+def test_sentence_transformers_pooling_is_read(tmp_path, pooling, expected):
+    folder = save_tiny(tmp_path)
+    modules = [{"path": "", "type": "x.Transformer"}, {"path": "1_Pooling", "type": "x.Pooling"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling/config.json").write_text(json.dumps(pooling))
+    if expected in POOLERS:
+        assert load_model(str(folder)).pooler_name == expected
+    else:
+        with pytest.raises(UserError, match=expected):
+            load_model(str(folder))
+
+
+def test_dropout_is_set_under_every_familys_names(tmp_path):
+    for family in FAMILIES:
+        model = load_model(str(save_tiny(tmp_path / family, family)), "cls", dropout=0.25)
+        assert set(model.dropout_rates().values()) == {0.25}, family
+        rates = {m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)}
+        assert (rates <= {0.25, 0.1} and 0.25 in rates) or family == "modernbert", (family, rates)
+
+
+def test_unused_projection_gets_no_gradient(tmp_path):
+    model = model_of(tmp_path, pooler="mean")
+    assert not any(p.requires_grad for p in model.projection_linear.parameters())
+    model.set_pooling("cls")
+    assert all(p.requires_grad for p in model.parameters())
+
+
+# ---- refusals
+
+
+def test_refusals(tmp_path):
+    bert = save_tiny(tmp_path / "bert")
+    with pytest.raises(UserError, match="no model folder './nowhere'"):
+        load_model("./nowhere")
+    with pytest.raises(UserError, match="has no config.json"):
+        load_model(str(tmp_path))
+    with pytest.raises(UserError, match="says how it pools; choose with --pooler"):
+        load_model(str(bert))
+    with pytest.raises(UserError, match="no pooler 'clss', did you mean 'cls'"):
+        load_model(str(bert), "clss")
+    with pytest.raises(UserError, match="dropout is 1.5"):
+        load_model(str(bert), "cls", dropout=1.5)
+    with pytest.raises(UserError, match="has no projection"):
+        load_model(str(bert), "mean", "always")
+    GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=9).save_pretrained(tmp_path / "gpt2")
+    with pytest.raises(UserError, match=r"type 'gpt2'; supported are: bert, .*xlm-roberta"):
+        load_model(str(tmp_path / "gpt2"), "cls")
+
+
+def test_damaged_and_pickled_weights_are_refused(tmp_path):
+    folder = save_tiny(tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    save_file({k: v for k, v in weights.items() if "layer.1" not in k}, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match="lacks 16 weights of BertForFocalCL"):
+        load_model(str(folder), "cls")
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match="could not be loaded"):
+        load_model(str(folder), "cls")
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match="pickled ones are never opened"):
+        load_model(str(folder), "cls")
+
+
+def test_a_projection_that_is_not_there_is_not_invented(tmp_path):
+    set_seed(0)
+    AutoModel.from_config(CONFIGS["bert"], add_pooling_layer=False).save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    model = load_model(str(tmp_path), "cls", "always")
+    with pytest.raises(UserError, match="has no projection weights"):
+        require_projection(model, "x")
+    require_projection(load_model(str(tmp_path), "cls", "training"), "x")
+    distil = load_model(str(save_tiny(tmp_path / "d", "distilbert")), "cls", "always")
+    with pytest.raises(UserError, match="has no projection weights"):
+        require_projection(distil, "x")
