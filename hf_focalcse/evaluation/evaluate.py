@@ -1,0 +1,268 @@
+"""Encode each sentence once, score every STS set, keep the scores in results.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from hf_focalcse.errors import UserError
+from hf_focalcse.evaluation.metrics import alignment, cosine, uniformity
+from hf_focalcse.evaluation.tasks import STS_TASKS, PairSet
+
+FORMAT = 1
+PROTOCOL = "sts-1: cosine, Spearman x 100, no regressor; all: the pairs concatenated; mean, wmean: of the subsets"
+IDENTITY = ("weights_sha256", "pooler", "projection", "max_length")
+SICK_SPLITS = {"mteb": "MTEB (9,927)", "senteval": "SentEval (4,927)"}
+PACKAGES = ("hf_focalcse", "torch", "transformers", "datasets", "evaluate", "scipy", "numpy")
+BLOCK = 1024  # sentences between two movements of the progress bar
+FLAT = 1e-6  # a spread of cosines below float32's own noise says nothing
+
+
+class Encoder(Protocol):
+    def encode(self, texts: list[str]) -> np.ndarray:
+        """N sentences -> (N, D)."""
+
+
+def evaluate_sts(
+    encoder: Encoder, tasks: Sequence[PairSet], progress: bool = True, model: Mapping[str, Any] | None = None
+) -> Results:
+    """Score ``encoder`` on ``tasks`` (see ``load_tasks`` and ``read_pairs``); ``model`` is kept in the metadata.
+
+    Raises UserError for an encoder whose vectors are not finite, are zero or are all alike.
+    """
+    from hf_focalcse.metrics.sts_correlation.sts_correlation import STSCorrelation  # imports `evaluate`: slow
+
+    if not tasks:
+        raise UserError(f"no set to evaluate on; name at least one of {', '.join(STS_TASKS)}")
+    metric = STSCorrelation(keep_in_memory=True)
+    texts = dict.fromkeys(text for task in tasks for pair in task.pairs for text in (pair.sentence1, pair.sentence2))
+    rows = {text: row for row, text in enumerate(texts)}
+    vectors = _encode(encoder, rows, progress)
+    scores: dict[str, float] = {}
+    for task in tasks:
+        first, second = np.array([[rows[pair.sentence1], rows[pair.sentence2]] for pair in task.pairs]).T
+        scores |= _correlations(task, cosine(vectors[first], vectors[second]), metric)
+        if task.aligned_above is not None:
+            positive = task.scores > task.aligned_above
+            if positive.any():
+                scores[f"{task.key}/alignment"] = alignment(vectors[first[positive]], vectors[second[positive]])
+            # every sentence as often as the set holds it, as published figures have it
+            scores[f"{task.key}/uniformity"] = uniformity(vectors[np.concatenate([first, second])])
+    data = {task.key: task.describe() for task in tasks}
+    scores = {key: round(score, 6) for key, score in scores.items()} | _averages(scores, data)
+    return Results(
+        scores,
+        {
+            "format": FORMAT,
+            "protocol": PROTOCOL,
+            "model": dict(model or {}),
+            "data": data,
+            "versions": {"python": platform.python_version()} | _versions(),
+            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        },
+    )
+
+
+@dataclass
+class Results:
+    """Scores under keys such as ``STS16/test/all/spearman`` (correlations x 100), and what they were measured on."""
+
+    scores: dict[str, float]
+    metadata: dict[str, Any]
+
+    def write(self, path: str | Path) -> None:
+        """results.json, whole or not at all: scores at the top level, ``metadata`` last."""
+        path = Path(path)
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        content = json.dumps({**self.scores, "metadata": self.metadata}, indent=2, ensure_ascii=False, allow_nan=False)
+        try:
+            draft.write_text(content + "\n", encoding="utf-8")
+            os.replace(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Results:
+        try:
+            scores = json.loads(Path(path).read_text(encoding="utf-8"))
+            details = scores.pop("metadata")
+            known = details["format"] == FORMAT
+        except FileNotFoundError:
+            raise UserError(f"no such file: {path}; focalcse eval writes it") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{path} is no results.json of focalcse ({type(error).__name__}: {error})") from error
+        if not known:
+            raise UserError(f"{path} has format {details['format']}, this version reads {FORMAT}; evaluate again")
+        return cls(scores, details)
+
+    def merge(self, older: Results) -> Results:
+        """These results, and older's for sets not measured again, if model and protocol are known to be the same."""
+        mine, theirs = self.metadata, older.metadata
+        same_model = all(mine["model"].get(key) == theirs["model"].get(key) for key in IDENTITY)
+        if not (same_model and mine["model"].get("weights_sha256") and mine["protocol"] == theirs["protocol"]):
+            return self
+        data = theirs["data"] | mine["data"]
+        missing = theirs["data"].keys() - mine["data"].keys()
+        kept = {key: score for key, score in older.scores.items() if _set_of(key) in missing}
+        new = {key: score for key, score in self.scores.items() if _set_of(key) in mine["data"]}
+        return Results({**kept, **new, **_averages(kept | new, data)}, {**mine, "data": data})
+
+    def table(self) -> str:
+        """For the terminal, at most 100 columns."""
+        data, model = self.metadata["data"], self.metadata["model"]
+        settings = ", ".join(f"{key} {model[key]}" for key in IDENTITY[1:] if key in model)
+        blocks = [[str(model.get("name_or_path", "encoder")) + (f" ({settings})" if settings else "")]]
+
+        rows = {f"all, SICK-R as in {of}": self._row("all", sick) for sick, of in SICK_SPLITS.items()}
+        rows |= {"mean of subsets": self._row("mean"), "mean of subsets by pairs": self._row("wmean")}
+        rows = {name: row for name, row in rows.items() if any(row)}
+        if rows:
+            titles = [*(task.title for task in STS_TASKS.values()), "Avg"]
+            blocks.append([_line("Spearman x 100", titles), *(_line(name, row) for name, row in rows.items())])
+
+        shown = {key for sick in SICK_SPLITS for key in _test_sets(sick)}
+        cells = {key: [self._score(key, "all/spearman"), f"{of['pairs']:,}"] for key, of in data.items()}
+        more = [_line(key, row) for key, row in cells.items() if key not in shown]
+        if more:
+            blocks.append([_line("Other sets", ["Spearman", "pairs"]), *more])
+
+        cells = {key: [self._score(key, name, 4) for name in ("alignment", "uniformity")] for key in data}
+        shape = [_line(key, row) for key, row in cells.items() if any(row)]
+        if shape:
+            blocks.append([_line("Lower is better", ["align", "uniform"]), *shape])
+
+        subsets = []
+        for key, of in data.items():
+            each = {name: self._score(key, f"subset:{name}/spearman") for name in of["subsets"]}
+            if any(each.values()):
+                scored = (f"{name}\xa0{score}\xa0({of['subsets'][name]})" for name, score in each.items())
+                subsets += _wrap(f"{key}: {', '.join(scored)}")
+        blocks += [subsets, [line for note in self._notes() for line in _wrap(note)]]
+        return "\n\n".join("\n".join(block) for block in blocks if block)
+
+    def _score(self, key: str, name: str, digits: int = 2) -> str:
+        score = self.scores.get(f"{key}/{name}")
+        return "" if score is None else f"{score:.{digits}f}"
+
+    def _row(self, aggregation: str, sick: str = "mteb") -> list[str]:
+        """The seven scores and their average; nothing where SICK-R alone would tell the row from the other split's."""
+        average = self._score(f"average/{sick}-sickr", f"{aggregation}/spearman")
+        row = [self._score(key, f"{aggregation}/spearman") for key in _test_sets(sick)]
+        return [*row, average] if sick == "mteb" or row[-1] else []
+
+    def _notes(self) -> Iterator[str]:
+        data = self.metadata["data"]
+        if any(key.startswith("average/") for key in self.scores):
+            yield "Avg: the mean of the seven scores, each rounded to two decimals first."
+        for key, of in data.items():
+            if of["expected_pairs"] not in (None, of["pairs"]):
+                yield (
+                    f"{key}: {of['pairs']:,} pairs where the published set has {of['expected_pairs']:,}; "
+                    "its scores do not compare with published ones."
+                )
+            if of["empty_sentences"]:
+                yield f"{key}: {of['empty_sentences']:,} empty sentences, scored as they are."
+        if any(of["text"] == "senteval" for of in data.values()):
+            yield "Text: tokenised (and mostly lower-cased) by SentEval; scores on raw text, as in MTEB, differ."
+
+
+def _encode(encoder: Encoder, rows: Mapping[str, int], progress: bool) -> np.ndarray:
+    """Each text of ``rows`` once, longest first -> (N, D) at its row; UserError for a vector without a direction."""
+    ordered = sorted(rows, key=len, reverse=True)
+    vectors = np.empty((len(ordered), 0))
+    with tqdm(total=len(ordered), desc="Encoding", unit=" sentences", disable=not progress) as bar:
+        for start in range(0, len(ordered), BLOCK):
+            texts = ordered[start : start + BLOCK]
+            block = np.asarray(encoder.encode(texts))
+            if block.ndim != 2 or len(block) != len(texts):
+                raise UserError(f"the encoder gave an array {block.shape} for {len(texts)} sentences, not (N, D)")
+            if start == 0:
+                vectors = np.empty((len(ordered), block.shape[1]), dtype=block.dtype)
+            vectors[[rows[text] for text in texts]] = block
+            bar.update(len(texts))
+    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1) | ~vectors.any(axis=1))
+    if bad.size:
+        what = "zero" if np.isfinite(vectors[bad[0]]).all() else "not finite"
+        raise UserError(
+            f"the encoder's vector of {list(rows)[bad[0]]!r} is {what}, as for {bad.size} of {len(rows)} sentences: "
+            "its weights are damaged or half precision overflowed"
+        )
+    return vectors
+
+
+def _correlations(task: PairSet, cosines: np.ndarray, metric: Any) -> dict[str, float]:
+    """Of one set: all (and Pearson), each subset, their mean and their mean weighted by pairs; x 100."""
+    if np.ptp(cosines) < FLAT:
+        raise UserError(
+            f"all {len(cosines)} cosines of {task.key} equal {cosines[0]:.6f}: the encoder has collapsed, "
+            "it gives every sentence the same direction"
+        )
+
+    def correlate(rows: np.ndarray, what: str) -> dict[str, float]:
+        try:
+            found = metric.compute(predictions=cosines[rows], references=task.scores[rows])
+        except ValueError as error:
+            raise UserError(f"{what}: {error}") from error
+        return {name: 100 * value for name, value in found.items()}
+
+    scores = {f"{task.key}/all/{name}": value for name, value in correlate(np.arange(len(cosines)), task.key).items()}
+    subset = np.array([pair.subset for pair in task.pairs])
+    names = list(dict.fromkeys(subset.tolist()))
+    if len(names) > 1 and all(names):
+        each = [correlate(subset == name, f"{task.key}, subset {name}")["spearman"] for name in names]
+        scores |= {f"{task.key}/subset:{name}/spearman": score for name, score in zip(names, each, strict=True)}
+        scores[f"{task.key}/mean/spearman"] = float(np.mean(each))
+        sizes = [np.count_nonzero(subset == name) for name in names]
+        scores[f"{task.key}/wmean/spearman"] = float(np.average(each, weights=sizes))
+    return scores
+
+
+def _test_sets(sick: str) -> list[str]:
+    return [f"{name}/{f'{sick}-' if name == 'SICK-R' else ''}test" for name in STS_TASKS]
+
+
+def _averages(scores: Mapping[str, float], data: Mapping[str, Any]) -> dict[str, float]:
+    """The mean of the seven, each rounded to two decimals first as in the field; none for mixed texts or a gap."""
+    found = {}
+    for sick in SICK_SPLITS:
+        sets = _test_sets(sick)
+        if all(key in data for key in sets) and len({data[key]["text"] for key in sets}) == 1:
+            seven = [round(scores[f"{key}/all/spearman"], 2) for key in sets]
+            found[f"average/{sick}-sickr/all/spearman"] = round(sum(seven) / len(seven), 6)
+    return found
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue  # run from a checkout, or an encoder that needs no torch
+    return found
+
+
+def _set_of(key: str) -> str:
+    """``STS16/test`` of ``STS16/test/all/spearman``."""
+    return "/".join(key.split("/")[:2])
+
+
+def _wrap(text: str) -> list[str]:
+    """Lines of at most 100 columns, not broken at hyphens or no-break spaces."""
+    lines = textwrap.wrap(text, 100, subsequent_indent="  ", break_on_hyphens=False)
+    return [line.replace("\xa0", " ") for line in lines]
+
+
+def _line(name: str, cells: Iterable[str]) -> str:
+    return f"{name[:35]:36}" + "".join(f"{cell or '-':>8}" for cell in cells)

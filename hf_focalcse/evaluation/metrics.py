@@ -1,0 +1,77 @@
+"""Scores of sentence embeddings: numpy in, float out; what is undefined raises, it is never reported as 0."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+
+def spearman(predictions: ArrayLike, references: ArrayLike) -> float:
+    """Rank correlation of two (N,) sequences in -1..1, ties at their mean rank; ValueError where it is undefined."""
+    return float(stats.spearmanr(*_sequences(predictions, references)).statistic)
+
+
+def pearson(predictions: ArrayLike, references: ArrayLike) -> float:
+    """Linear correlation of two (N,) sequences in -1..1; ValueError where it is undefined."""
+    return float(stats.pearsonr(*_sequences(predictions, references)).statistic)
+
+
+def cosine(x: ArrayLike, y: ArrayLike) -> np.ndarray:
+    """Cosine of each row of x with the same row of y: (N, D), (N, D) -> (N,) float64."""
+    return np.einsum("nd,nd->n", *_same_shape(unit(x), unit(y)))
+
+
+def alignment(x: ArrayLike, y: ArrayLike) -> float:
+    """E ||f(x) - f(y)||^2 over positive pairs, 0..4, lower is better (Wang & Isola 2020): (N, D), (N, D) -> float."""
+    x, y = _same_shape(unit(x), unit(y))
+    return float(np.mean(np.sum((x - y) ** 2, axis=1)))
+
+
+def uniformity(x: ArrayLike, block: int = 256) -> float:
+    """log E exp(-2 ||f(x) - f(y)||^2) over all pairs i < j of (N, D), -8..0, lower is better (Wang & Isola 2020).
+
+    One logarithm of the pooled mean; ``block`` rows meet the rest at a time, so memory is block x N.
+    """
+    x = unit(x)
+    if len(x) < 2:
+        raise ValueError(f"uniformity needs at least 2 vectors, got {len(x)}")
+    total = 0.0
+    for start in range(0, len(x), block):
+        similarity = x[start : start + block] @ x[start:].T  # ||a - b||^2 = 2 - 2ab for unit vectors
+        total += np.triu(np.exp(4 * similarity - 4), k=1).sum()
+    return float(np.log(total / (len(x) * (len(x) - 1) / 2)))
+
+
+def unit(x: ArrayLike) -> np.ndarray:
+    """(N, D) -> float64 rows of length 1; ValueError for a row that is not finite or is zero."""
+    x = np.asarray(x, dtype=np.float64)
+    if x.ndim != 2 or not len(x):
+        raise ValueError(f"expected vectors of shape (N, D) with N > 0, got {x.shape}")
+    norm = np.linalg.norm(x, axis=1, keepdims=True)
+    bad = np.flatnonzero(~np.isfinite(norm) | (norm == 0))
+    if bad.size:
+        raise ValueError(f"vector {bad[0]} has norm {norm[bad[0], 0]}: it has no direction")
+    return x / norm
+
+
+def _sequences(predictions: ArrayLike, references: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Both as (N,) float64, checked: equal lengths, N > 1, finite, not constant."""
+    both = np.asarray(predictions, dtype=np.float64), np.asarray(references, dtype=np.float64)
+    if both[0].ndim != 1 or both[0].shape != both[1].shape:
+        raise ValueError(f"predictions and references must be lists of one length: {both[0].shape}, {both[1].shape}")
+    if len(both[0]) < 2:
+        raise ValueError(f"a correlation needs at least 2 pairs, got {len(both[0])}")
+    for name, values in zip(("predictions", "references"), both, strict=True):
+        bad = np.flatnonzero(~np.isfinite(values))
+        if bad.size:
+            raise ValueError(f"{name} hold {values[bad[0]]} at index {bad[0]}: all values must be finite")
+        if values.min() == values.max():
+            raise ValueError(f"all {len(values)} {name} equal {values[0]:g}: the correlation is undefined")
+    return both
+
+
+def _same_shape(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    if x.shape != y.shape:
+        raise ValueError(f"paired vectors must have one shape: {x.shape}, {y.shape}")
+    return x, y
