@@ -107,6 +107,22 @@ class DevArguments:
 
 
 @dataclass
+class DistributedArguments:
+    """Several processes, and going on with a run that was interrupted."""
+
+    _argument_group_name = "several processes, interrupted runs"
+
+    negatives: str = field(
+        default="global",
+        metadata={"help": "An anchor's negatives: of the batches of all processes (global) or of its own (local)."},
+    )
+    allow_resume_mismatch: bool = field(
+        default=False,
+        metadata={"help": "Resume although the run differs from the checkpoint's, and so from an uninterrupted one."},
+    )
+
+
+@dataclass
 class JobArguments:
     """Recipe and output."""
 
@@ -120,7 +136,7 @@ class JobArguments:
     )
 
 
-OWN_GROUPS = (JobArguments, ModelArguments, LossArguments, DataArguments, DevArguments)
+OWN_GROUPS = (JobArguments, ModelArguments, LossArguments, DataArguments, DevArguments, DistributedArguments)
 
 
 @dataclass
@@ -243,6 +259,7 @@ class Settings:
     loss: LossArguments
     data: DataArguments
     dev: DevArguments
+    distributed: DistributedArguments
     training: Any  # FocalCSETrainingArguments
     loss_settings: dict[str, Any]
     explicit: set[str]
@@ -364,6 +381,7 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
         loss=_build(LossArguments, namespace),
         data=_build(DataArguments, namespace),
         dev=_build(DevArguments, namespace),
+        distributed=_build(DistributedArguments, namespace),
         training=training,
         loss_settings={name: value for name, value in given.items() if name in own and value is not None},
         explicit=explicit,
@@ -387,6 +405,8 @@ class _Parser(HfArgumentParser):
         for action in self._actions:  # a bare --flag sets an optional bool too, as in the public scripts
             if action.type is string_to_bool and action.nargs is None:
                 action.nargs, action.const = "?", True
+            if action.dest == "resume_from_checkpoint":
+                action.nargs, action.const = "?", "last"
 
     def error(self, message: str) -> Any:
         raise UserError(f"{message}; see {self.prog} --help")

@@ -6,7 +6,7 @@ import os
 import sys
 
 from . import arguments
-from .errors import UserError, suggest
+from .errors import STOPPED, Stopped, UserError, suggest
 
 COMMANDS = {  # name -> (parser in arguments.py, job in jobs.py, what it does)
     "train": ("parse", "train", "train a sentence encoder without labels (run_unsup.py)"),
@@ -34,7 +34,8 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def run(command: str, argv: list[str] | None = None, script: str | None = None) -> None:
-    """Run a command; a `UserError` ends in one sentence on stderr and exit code 2, Ctrl-C in exit code 130."""
+    """Run a command; a `UserError` ends in one sentence on stderr and exit code 2, Ctrl-C in exit code 130;
+    training that a signal stopped after saving a checkpoint in 75."""
     parser, job, _ = COMMANDS[command]
     try:
         settings = getattr(arguments, parser)(
@@ -45,6 +46,9 @@ def run(command: str, argv: list[str] | None = None, script: str | None = None) 
         getattr(jobs, job)(settings)
     except UserError as error:
         _fail(str(error))
+    except Stopped as stop:
+        print(stop, file=sys.stderr)
+        raise SystemExit(STOPPED) from None
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise SystemExit(130) from None

@@ -126,6 +126,9 @@ def _text_id(text: str) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
+PADDING_ID = _text_id("")  # no sentence is empty; on several ranks an empty text fills up the last batch
+
+
 def read_sentences(
     train_file: str | Path | None = None,
     dataset_name: str | None = None,

@@ -13,15 +13,16 @@ from typing import Any
 
 from transformers.utils import logging
 
-from . import quickstart
+from . import checkpoints, quickstart
 from .arguments import EvalArguments, Settings
 from .data import Sentences, read_sentences, require
+from .engines import engine_of, whole_model
 from .errors import UserError
 from .evaluation import Results, evaluate_sts, load_tasks, read_pairs
 from .losses import ContrastiveLoss, build_loss
 from .modeling import load_model, require_projection
 from .publishing.card import write_card
-from .record import RUN_FILE, RunRecord, file_sha256
+from .record import RUN_FILE, RunRecord, describe_hardware, file_sha256
 from .trainer import FocalCSETrainer
 
 RESULTS_FILE = "results.json"
@@ -60,18 +61,20 @@ def train(settings: Settings) -> None:
         dev=dev,
         max_seq_length=settings.data.max_seq_length,
         mask_duplicates=settings.loss.mask_duplicates,
+        negatives=settings.distributed.negatives,
+        allow_resume_mismatch=settings.distributed.allow_resume_mismatch,
     )
     record = start_record(settings, trainer, sentences)
     record.baseline = trainer.score_baseline()
     say(describe_start(settings, trainer, record))
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
-    trainer.save_model(str(folder))
+    trainer.save_whole(folder)
 
     if args.process_index == 0:
-        (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle; run.json says the same
         weights = file_sha256(folder / "model.safetensors")
         record.model |= {"weights_sha256": weights}
-        results = judge(model, dev, args.per_device_eval_batch_size, str(folder), weights) if dev else None
+        saved = load_model(str(folder)).to(args.device) if dev else None  # the trained one may be sharded over ranks
+        results = judge(saved, dev, args.per_device_eval_batch_size, str(folder), weights) if dev else None
         record.log, record.alarms = trainer.state.log_history, trainer.alarms
         record.final = results.scores if results else {}
         record.best = best_of(trainer)
@@ -85,10 +88,10 @@ def train(settings: Settings) -> None:
 
 
 def prepare_output(settings: Settings) -> Path:
-    """The output folder, new or empty of a finished run.
+    """The output folder, new, empty of an earlier run, or with the checkpoints to go on from.
 
     Raises:
-        UserError: it holds a finished run, is a file, or cannot be written.
+        UserError: it holds a run, finished or not, is a file, or cannot be written.
     """
     args = settings.training
     if "output_dir" not in settings.explicit:
@@ -100,7 +103,16 @@ def prepare_output(settings: Settings) -> Path:
         raise UserError(
             f"{folder} holds a finished run; give another --output_dir, or --overwrite_output_dir to replace it"
         )
+    left = checkpoints.list_checkpoints(folder)
+    if left and not finished and not (settings.job.overwrite_output_dir or args.resume_from_checkpoint):
+        raise UserError(
+            f"{folder} holds {left[-1].name} of an unfinished run; go on with --resume_from_checkpoint last, give "
+            "another --output_dir, or --overwrite_output_dir to start again"
+        )
     make_writable(folder, "--output_dir")
+    if not args.resume_from_checkpoint and args.process_index == 0:
+        for checkpoint in left:  # a later --resume_from_checkpoint last must not find the old run's
+            checkpoints.remove(checkpoint)
     return folder
 
 
@@ -122,8 +134,8 @@ def make_writable(folder: Path, flag: str) -> None:
 def check_precision(settings: Settings, say: Any) -> None:
     """Half precision needs a device for it; the published command lines carry --fp16, so a CPU run says it loudly."""
     args = settings.training
-    if args.fp16 and args.device.type == "cpu":
-        args.fp16 = False
+    if "fp16" in (args.mixed_precision, args.fp16 and "fp16") and args.device.type == "cpu":
+        args.fp16, args.mixed_precision = False, "no"
         settings.notes.append("--fp16 was asked for, but there is no GPU: this run computes in float32 on the CPU")
         say(f"WARNING: {settings.notes[-1]}")
 
@@ -162,7 +174,8 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
     from transformers import set_seed
 
     set_seed(settings.training.seed)
-    model = load_model(path, chosen.pooler or "cls", projection, chosen.dropout, chosen.model_revision)
+    with whole_model():
+        model = load_model(path, chosen.pooler or "cls", projection, chosen.dropout, chosen.model_revision)
     recorded = model.config.focal_cl
     trained_here = "loss" in recorded
     reset = not trained_here if chosen.reinit_projection is None else chosen.reinit_projection
@@ -259,6 +272,7 @@ def start_record(settings: Settings, trainer: FocalCSETrainer, sentences: Senten
         data=sentences.report.to_dict(),
         seed=args.seed,
         world_size=args.world_size,
+        hardware=describe_hardware() | {"engine": engine_of(trainer.accelerator), "device": args.device.type},
         notes=settings.notes,
     )
 
@@ -266,6 +280,7 @@ def start_record(settings: Settings, trainer: FocalCSETrainer, sentences: Senten
 def settings_of_run(settings: Settings) -> dict[str, Any]:
     """Our settings, and those of TrainingArguments that matter or differ from their default; no token."""
     own: list[Any] = [settings.job, settings.model, settings.loss, settings.data, settings.dev]
+    own.append(settings.distributed)
     args = settings.training
     plain = args.to_dict()
     for field in fields(args):
@@ -277,15 +292,15 @@ def settings_of_run(settings: Settings) -> dict[str, Any]:
 
 def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunRecord) -> str:
     args = settings.training
-    batch = args.train_batch_size * args.world_size
+    batch = args.train_batch_size * (args.world_size if settings.distributed.negatives == "global" else 1)
     noise = ", ".join(f"{k} {v:g}" for k, v in record.model["dropout"].items())
     lines = [
         f"Encoder: {record.model['name_or_path']} ({record.model['class']}, {record.model['parameters']:,} parameters)"
         f", pooler {record.model['pooler']}, projection {record.model['projection']}",
         f"Noise between the two views: {noise}",
         f"Loss: {trainer.loss}, equal texts masked: {trainer.mask_duplicates}",
-        f"Batch: {args.train_batch_size} sentences x {args.world_size} process(es), "
-        f"{batch - 1 if args.world_size == 1 else args.train_batch_size - 1} negatives per anchor"
+        f"Engine: {record.hardware['engine']} on {args.device.type}",
+        f"Batch: {args.train_batch_size} sentences x {args.world_size} process(es), {batch - 1} negatives per anchor"
         + (
             f"; {args.gradient_accumulation_steps} accumulated batches add none"
             if args.gradient_accumulation_steps > 1

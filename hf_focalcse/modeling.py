@@ -204,7 +204,7 @@ class FocalCLMixin(_Base):
             positions -= int(self.config.pad_token_id or 0) + 1  # positions start after the padding index
         return min(positions, self.tokenizer.model_max_length)
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference_mode: FSDP2 would keep the weights it gathered here as inference tensors
     def encode(
         self, texts: list[str], batch_size: int = 64, max_length: int | None = None, show_progress: bool = False
     ) -> np.ndarray:

@@ -15,13 +15,15 @@ ALLOWED = {
     "formats": set(),
     "record": set(),
     "quickstart": set(),
-    "training_args": set(),
+    "checkpoints": {"record"},
+    "engines": set(),
     "losses.base": set(),
     "evaluation.metrics": set(),
     "evaluation.tasks": set(),
     "metrics.sts_correlation.sts_correlation": {"evaluation.metrics"},
     # level 1
     "arguments": {"poolers", "training_args"},
+    "training_args": {"engines"},
     "data": {"formats"},
     "losses": {"losses.base"},
     "losses.*": {"losses.base"},
@@ -30,11 +32,12 @@ ALLOWED = {
     "evaluation.evaluate": {"evaluation.metrics", "evaluation.tasks", "metrics.sts_correlation.sts_correlation"},
     "evaluation": {"evaluation.evaluate", "evaluation.tasks"},
     # level 2
-    "trainer": {"data", "evaluation", "losses", "pairs", "training_args"},
+    "stopping": {"pairs"},
+    "trainer": {"checkpoints", "data", "engines", "evaluation", "losses", "pairs", "stopping", "training_args"},
     # level 3
     "publishing.card": {"evaluation", "record"},
     # top
-    "jobs": {"arguments", "data", "evaluation", "losses", "modeling", "quickstart", "record", "trainer"}
+    "jobs": {"arguments", "checkpoints", "data", "engines", "evaluation", "losses", "modeling", "quickstart", "record", "trainer"}
     | {"publishing.card"},
     "cli": {"arguments", "jobs"},
     "__main__": {"cli"},

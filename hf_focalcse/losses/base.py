@@ -43,6 +43,9 @@ class Pairs:
     excluded: (B, N), bool: candidates that are no negative of an anchor (equal texts); None excludes nothing.
         The positive is never excluded.
     reference: (B, N), cosines of a frozen model, for the losses that ask for them.
+    weight: of each anchor's row in the loss; None is 1/B, the mean. With W processes it is W over the anchors of all
+        of them, so that averaging gradients over processes gives the gradient of the mean over all anchors.
+    seed: of whatever a loss draws in this step, the same on all processes.
     """
 
     anchors: Tensor
@@ -50,6 +53,8 @@ class Pairs:
     targets: Tensor
     excluded: Tensor | None = None
     reference: Tensor | None = None
+    weight: float | None = None
+    seed: int | None = None
 
     def cosines(self) -> Tensor:
         """(B, N)."""
@@ -90,8 +95,9 @@ class ContrastiveLoss(nn.Module):
         raise NotImplementedError
 
     def forward(self, pairs: Pairs) -> Tensor:
-        """Mean of `rows` over the anchors, a scalar."""
-        return self.rows(pairs).mean()
+        """Mean of `rows` over the anchors (of all processes, see `Pairs.weight`), a scalar."""
+        rows = self.rows(pairs)
+        return rows.mean() if pairs.weight is None else rows.sum() * pairs.weight
 
     @property
     def config(self) -> dict[str, Any]:
