@@ -201,7 +201,8 @@ class FocalCSETrainer(Trainer):
         encoder = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
         if self.args.world_size > 1:
             encoder = SimpleNamespace(encode=self._encode_shared)
-        return evaluate_sts(encoder, self.dev, progress=False).scores
+        progress = self.is_world_process_zero() and not self.args.disable_tqdm
+        return evaluate_sts(encoder, self.dev, progress=progress).scores
 
     def _encode_shared(self, texts: list[str]) -> np.ndarray:
         """N sentences -> (N, D), every W-th by this rank, the same bits on all.
