@@ -161,13 +161,16 @@ def differences_of_run(checkpoint: Checkpoint, run: dict[str, Any]) -> list[str]
     ]
 
 
-def saving_failed(error: Exception, output_dir: str | Path, last: Path | None) -> UserError:
-    """One sentence for a failed save; last: the checkpoint that is still whole."""
+def saving_failed(error: Exception, output_dir: str | Path) -> UserError:
+    """One sentence for a failed save, after removing what was half written; the last whole checkpoint is named."""
     reason = " ".join(str(error).split())[:300]
-    intact = f"the previous checkpoint {last} is intact" if last else "there is no earlier checkpoint"
+    free = shutil.disk_usage(output_dir).free / 1e6
+    clear_stage(output_dir)
+    left = list_checkpoints(output_dir)
+    intact = f"the previous checkpoint {left[-1]} is intact" if left else "there is no earlier checkpoint"
     return UserError(
-        f"saving into {output_dir} failed ({reason}): {intact}; free space or make the folder writable, then go on "
-        "with --resume_from_checkpoint last"
+        f"saving into {output_dir} failed ({reason}; {free:.1f} MB were free there): {intact}; free space or make the "
+        "folder writable, then go on with --resume_from_checkpoint last"
     )
 
 

@@ -66,6 +66,18 @@ def check_launch() -> None:
         )
 
 
+def check_fsdp_version(args: Any) -> None:
+    """FSDP 1 is deprecated, and saving from it crashes on some machines.
+
+    Raises:
+        UserError: it was asked for.
+    """
+    by_launcher = os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true" and os.environ.get("FSDP_VERSION") == "1"
+    if (args.fsdp_plugin_args or {}).get("fsdp_version") == 1 or by_launcher:
+        raise UserError('FSDP 1 is not supported; give --fsdp_version 2 to accelerate launch, or "version": 2 in '
+                        "--fsdp_config")  # fmt: skip
+
+
 def no_accelerator() -> bool:
     return not torch.accelerator.is_available() if hasattr(torch, "accelerator") else not torch.cuda.is_available()
 
@@ -104,7 +116,7 @@ def check_engine(args: Any, accelerator: Any) -> None:
             f"{several} processes were started, but each of them sees {accelerator.num_processes}: they would train "
             f"apart from each other; on a machine without GPUs use {BY_TORCHRUN.format(n=several)}"
         )
-    if not runs.startswith({"DeepSpeed": "ZeRO", "FSDP2": "FSDP"}.get(asked, asked)):
+    if asked != "one process" and not runs.startswith({"DeepSpeed": "ZeRO", "FSDP2": "FSDP"}.get(asked, asked)):
         remedy = {
             "FSDP2": f"accelerate turns FSDP on for GPUs only; without them use DDP: {BY_TORCHRUN.format(n=several)} "
             "without --fsdp",
@@ -112,9 +124,6 @@ def check_engine(args: Any, accelerator: Any) -> None:
             f"{BY_TORCHRUN.format(n=several)} --deepspeed FILE",
         }.get(asked, f"use {BY_TORCHRUN.format(n=several)}")
         raise UserError(f"{asked} was asked for and {runs} would run: {remedy}")
-    if runs == "FSDP1":
-        raise UserError('FSDP 1 is not supported; give --fsdp_version 2 to accelerate launch, or "version": 2 in '
-                        "--fsdp_config")  # fmt: skip
     if runs == "FSDP2" and "FULL" not in str(accelerator.state.fsdp_plugin.state_dict_type):
         raise UserError(
             "FSDP with SHARDED_STATE_DICT saves a folder without a model; give --fsdp_state_dict_type FULL_STATE_DICT "

@@ -69,11 +69,14 @@ def train(settings: Settings) -> None:
     say(describe_start(settings, trainer, record))
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     trainer.save_whole(folder)
+    if args.world_size > 1:
+        trainer.accelerator.end_training()  # what follows is rank 0's alone
 
     if args.process_index == 0:
         weights = file_sha256(folder / "model.safetensors")
         record.model |= {"weights_sha256": weights}
-        saved = load_model(str(folder)).to(args.device) if dev else None  # the trained one may be sharded over ranks
+        with whole_model():  # the trained one may be sharded over ranks that are gone
+            saved = load_model(str(folder)).to(args.device) if dev else None
         results = judge(saved, dev, args.per_device_eval_batch_size, str(folder), weights) if dev else None
         record.log, record.alarms = trainer.state.log_history, trainer.alarms
         record.final = results.scores if results else {}

@@ -21,7 +21,7 @@ from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import logging
 
 from . import checkpoints
-from .checkpoints import Checkpoint, find_checkpoint, list_checkpoints
+from .checkpoints import Checkpoint, find_checkpoint
 from .data import PADDING_ID, ViewCollator
 from .engines import check_engine, check_wrapper, engine_of
 from .errors import UserError
@@ -36,7 +36,7 @@ logger = logging.get_logger(__name__)
 HARD_MARGIN = 0.3  # 1 - m above which a negative is called hard, for losses without an m of their own
 COLLAPSED_COSINE = 0.98  # mean cosine of random sentences above which all vectors point one way
 RANK_SEED = 1_000_003  # between the dropout seeds of two ranks; Trainer seeds all alike, which gives equal masks
-WRITE_ERRORS = ("PytorchStreamWriter", "file write failed", "No space left", "basic_ios::clear")  # torch.save's
+WRITE_ERRORS = ("inline_container", "PytorchStreamWriter", "basic_ios::clear")  # torch.save's on a full disk
 
 
 class FocalCSETrainer(Trainer):
@@ -338,9 +338,7 @@ class FocalCSETrainer(Trainer):
         """A UserError for a failed write, the error itself for anything else."""
         if isinstance(error, RuntimeError) and not any(words in str(error) for words in WRITE_ERRORS):
             return error
-        checkpoints.clear_stage(self.args.output_dir)  # half a checkpoint on a full disk helps nobody
-        last = list_checkpoints(self.args.output_dir)
-        return checkpoints.saving_failed(error, self.args.output_dir, last[-1] if last else None)
+        return checkpoints.saving_failed(error, self.args.output_dir)
 
     # ---- checkpoints of encoders whose projection lies in a side file; FSDP2 and ZeRO keep it with the rest
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from transformers import TrainingArguments
 
-from .engines import asked_engine, asked_processes, check_launch, no_accelerator, prepare_deepspeed
+from .engines import asked_engine, asked_processes, check_fsdp_version, check_launch, no_accelerator, prepare_deepspeed
 
 
 @dataclass
@@ -49,5 +49,6 @@ class FocalCSETrainingArguments(TrainingArguments):
         if asked_engine(self) == "DeepSpeed":
             prepare_deepspeed()
         super().__post_init__()
+        check_fsdp_version(self)
         if self.device.type == "cpu":
             self.dataloader_pin_memory = False  # torch warns at every start where there is nothing to pin for

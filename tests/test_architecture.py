@@ -37,8 +37,8 @@ ALLOWED = {
     # level 3
     "publishing.card": {"evaluation", "record"},
     # top
-    "jobs": {"arguments", "checkpoints", "data", "engines", "evaluation", "losses", "modeling", "quickstart", "record", "trainer"}
-    | {"publishing.card"},
+    "jobs": {"arguments", "checkpoints", "data", "engines", "evaluation", "losses", "modeling", "quickstart", "record"}
+    | {"publishing.card", "trainer"},
     "cli": {"arguments", "jobs"},
     "__main__": {"cli"},
 }  # fmt: skip
