@@ -20,7 +20,7 @@ SUPERVISED_NOTE = (
 )
 
 CORPUS = Path(__file__).with_name("corpus.txt")  # one sentence a line; sources and licences in LICENSES.md
-PAIRS = Path(__file__).with_name("pairs.tsv")  # header, then sentence1, sentence2, score 0-5; no benchmark
+PAIRS = Path(__file__).with_name("quickstart_pairs.tsv")  # header, then sentence1, sentence2, score 0-5; no benchmark
 
 
 def encoder_path() -> Path:
