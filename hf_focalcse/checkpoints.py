@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -55,6 +56,7 @@ def publish(folder: Path, target: Path, run: dict[str, Any], resumable: bool) ->
     if target.exists():
         remove(target)
     os.rename(folder, target)
+    _drop_if_empty(folder.parent)
 
 
 def publish_files(folder: Path, target: Path) -> None:
@@ -71,6 +73,7 @@ def remove(checkpoint: Path) -> None:
     doomed.parent.mkdir(exist_ok=True)
     os.rename(checkpoint, doomed)
     shutil.rmtree(doomed, ignore_errors=True)
+    _drop_if_empty(doomed.parent)
 
 
 def list_checkpoints(output_dir: str | Path) -> list[Path]:
@@ -172,6 +175,11 @@ def saving_failed(error: Exception, output_dir: str | Path) -> UserError:
         f"saving into {output_dir} failed ({reason}; {free:.1f} MB were free there): {intact}; free space or make the "
         "folder writable, then go on with --resume_from_checkpoint last"
     )
+
+
+def _drop_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _fingerprint(file: Path) -> list[int]:

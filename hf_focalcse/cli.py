@@ -47,7 +47,8 @@ def run(command: str, argv: list[str] | None = None, script: str | None = None) 
     except UserError as error:
         _fail(str(error))
     except Stopped as stop:
-        print(stop, file=sys.stderr)
+        if str(stop):  # one process speaks for all
+            print(stop, file=sys.stderr)
         raise SystemExit(STOPPED) from None
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -20,7 +20,10 @@ def suggest(name: str, allowed: Iterable[str]) -> str:
 
 
 class Stopped(Exception):
-    """Training was stopped by a signal and has saved a checkpoint. The command line exits with `STOPPED`."""
+    """Training was stopped by a signal and has saved a checkpoint. The command line exits with `STOPPED`.
+
+    The message is empty on all processes but the first.
+    """
 
 
 STOPPED = 75  # EX_TEMPFAIL of sysexits.h: not done, worth starting again

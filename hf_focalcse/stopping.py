@@ -63,4 +63,6 @@ class StopSignals(TrainerCallback):
             raise Stopped(
                 f"stopped by {name} after step {state.global_step}, which is saved in {args.output_dir}"
                 f"/checkpoint-{state.global_step}; go on with the same command and --resume_from_checkpoint last"
+                if rank() == 0
+                else ""
             )

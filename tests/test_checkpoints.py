@@ -49,15 +49,15 @@ def kill():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def train(base, folder, engine="DDP", resume=None, die_at=None, action=kill, steps=20, save=10, batch=4, prepare=None,
+def train(base, folder, engine="DDP", resume=None, die_at=None, action=kill, steps=20, save=10, batch=4, callbacks=(),
           settings=None, **arguments):  # fmt: skip
     """20 steps over two and a half epochs with dropout; weights, alarms and best state at the end."""
     options = {"save_strategy": "steps", "save_steps": save, "learning_rate": 1e-3, "logging_steps": 5} | arguments
     trainer = make_trainer(
         base, folder, engine, max_steps=steps, per_device_train_batch_size=batch, settings=settings, **options
     )
-    if prepare:
-        prepare()
+    for callback in callbacks:
+        trainer.add_callback(callback)
     if die_at:
         trainer.add_callback(At(die_at, action))
     trainer.train(resume_from_checkpoint=resume)
@@ -97,16 +97,30 @@ def test_ranks_resume_bit_for_bit(ranks, base, tmp_path, engine):
     assert load_model(str(tmp_path / "cut/checkpoint-20")).pooler_name == "cls"
 
 
+class Clock(TrainerCallback):
+    """Kills so many seconds after the training loop began; measures how long it took."""
+
+    def __init__(self, seconds=None):
+        self.seconds = seconds
+
+    def on_train_begin(self, *_, **__):
+        self.start = time.monotonic()
+        if self.seconds:
+            timer = threading.Timer(self.seconds, kill)
+            timer.daemon = True
+            timer.start()
+
+    def on_train_end(self, *_, **__):
+        self.took = time.monotonic() - self.start
+
+
 def killed_after(base, folder, seconds):
-    timer = threading.Timer(seconds, kill)
-    timer.daemon = True
-    return train(base, folder, "one", resume="last", save=1, prepare=timer.start, save_total_limit=2)
+    return train(base, folder, "one", resume="last", save=1, save_total_limit=2, callbacks=[Clock(seconds)])
 
 
 def timed(base, folder):
-    start = time.monotonic()
-    found = train(base, folder, "one", save=1, save_total_limit=2)
-    return found[0], time.monotonic() - start
+    clock = Clock()
+    return train(base, folder, "one", save=1, save_total_limit=2, callbacks=[clock])[0], clock.took
 
 
 def test_twenty_kills_at_random_moments(ranks, base, tmp_path):
@@ -115,7 +129,7 @@ def test_twenty_kills_at_random_moments(ranks, base, tmp_path):
     draw = random.Random(4)
     steps = [0]
     for _ in range(20):
-        killed = ranks(1, killed_after, base, tmp_path / "cut", draw.uniform(0.05, 0.5) * seconds)[0] is None
+        killed = ranks(1, killed_after, base, tmp_path / "cut", draw.uniform(0.02, 0.4) * seconds)[0] is None
         left = list_checkpoints(tmp_path / "cut")
         assert all(damage(p) is None for p in left), [damage(p) for p in left]
         steps.append(checkpoints.step_of(left[-1]) if left else 0)
@@ -309,7 +323,11 @@ def stopped(base, folder, number):
 def test_a_signal_saves_on_all_ranks_and_the_run_goes_on(ranks, base, tmp_path, number):
     whole = ranks(2, train_with, base, tmp_path / "whole", "DDP", {})
     said = ranks(2, stopped, base, tmp_path / "cut", number)
-    assert f"stopped by {number.name} after step 14" in said[0] and "--resume_from_checkpoint last" in said[1]
+    assert (
+        f"stopped by {number.name} after step 14" in said[0]
+        and "--resume_from_checkpoint last" in said[0]
+        and said[1] == ""
+    )
     assert [p.name for p in list_checkpoints(tmp_path / "cut")] == ["checkpoint-10", "checkpoint-14"]
     again = ranks(2, train_with, base, tmp_path / "cut", "DDP", {"resume": "last"})
     assert equal(whole[0][0], again[0][0])
@@ -362,6 +380,19 @@ def test_sigterm_at_the_command_line(work):
     assert again.returncode == 0, errors
     record = json.loads((work / "out/run.json").read_text())
     assert [e["step"] for e in record["log"] if "loss" in e][-2:] == [step + 1, step + 2]
+
+
+def test_sigterm_to_a_launcher_with_two_processes(work):
+    config = ["--config_file", ROOT / "accelerate_configs/cpu_2.yaml", "--main_process_port", 0]
+    script = ("-m", "accelerate.commands.launch", *map(str, config), str(ROOT / "run_unsup.py"))
+    process = start(work, "--max_steps", 100000, script=script)
+    wait_for(process, "'loss'")
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1  # what launchers make of every code
+    assert said.count("stopped by SIGTERM after step") == 1
+    left = list_checkpoints(work / "out")
+    assert left and damage(left[-1]) is None and (left[-1] / "rng_state_1.pth").is_file()
 
 
 def endure(pauses):
