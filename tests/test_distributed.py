@@ -139,7 +139,7 @@ def gradients(base, folder, engine, losses, *args):
     return [gradient(base, folder, engine, loss, *args) for loss in losses]
 
 
-def simcse_pairs(embeddings, text_ids=None, **_):
+def simcse_pairs(embeddings, text_ids=None, *_, **__):
     """As the public scripts gather: no gradient for remote rows, the loss of the whole batch on every rank."""
     if dist.is_initialized():
         parts = [torch.empty_like(embeddings) for _ in range(dist.get_world_size())]
@@ -295,7 +295,7 @@ def observe(base, folder, engine, batch):
     forward = trainer.loss.forward
 
     def watch(pairs):
-        if pairs.seed is not None:  # else: a reference value for the log
+        if pairs.seed:  # else: a reference value for the log
             seen["seeds"].append(pairs.seed)
         return forward(pairs)
 
