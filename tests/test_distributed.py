@@ -303,8 +303,10 @@ def observe(base, folder, engine, batch):
 
     def watch_inputs(model, inputs, *args, **kwargs):
         seen["ids"].append(inputs["text_ids"].tolist())
-        loss, z = compute(model, inputs | {"input_ids": torch.full_like(inputs["input_ids"], 7)}, return_outputs=True)
-        seen["masks"].append(z.detach().float().sum(-1)[:1].tolist())  # equal sentences: they differ by dropout alone
+        same = torch.full((*inputs["input_ids"].shape[:2], 6), 7)  # equal sentences: they differ by dropout alone
+        equal = inputs | {"input_ids": same, "attention_mask": torch.ones_like(same)}
+        loss, z = compute(model, equal, return_outputs=True)
+        seen["masks"].append(z.detach().float().sum(-1)[:1].tolist())
         return loss
 
     trainer.loss.forward, trainer.compute_loss = watch, watch_inputs

@@ -202,3 +202,23 @@ def test_deepspeed_by_the_shipped_configs(work, stage):
     record = json.loads((work / "out/run.json").read_text())
     assert record["hardware"]["engine"] == f"ZeRO-{stage}" and record["final"]
     assert load_model(str(work / "out")).pooler_name == "cls"
+
+
+@pytest.mark.slow
+def test_quickstart_on_two_processes_ends_where_one_process_does(tmp_path):
+    """The same global batch: 2 x 24 against 48, six steps, the scores of the saved encoders."""
+    scores = []
+    for config, batch in (["--config_file", str(ROOT / "accelerate_configs/cpu_2.yaml")], 24), ([], 48):
+        command = [sys.executable, "-m", *ACCELERATE, *config, *(["--main_process_port", "0"] if config else [])]
+        flags = (
+            f"--loss focal --max_steps 6 --eval_steps 6 --per_device_train_batch_size {batch} --output_dir out{batch}"
+        )
+        env = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+        end = subprocess.run([*command, str(ROOT / "run_unsup.py"), *flags.split()], cwd=tmp_path, env=env,
+                             capture_output=True, text=True)  # fmt: skip
+        assert end.returncode == 0, end.stderr
+        record = json.loads((tmp_path / f"out{batch}/run.json").read_text())
+        scores.append(next(v for k, v in record["final"].items() if k.endswith("all/spearman")))
+        assert record["world_size"] * batch == 48
+    print("quickstart, 2 x 24 and 1 x 48:", scores)
+    assert scores[0] == pytest.approx(scores[1], abs=0.5)
