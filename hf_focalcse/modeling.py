@@ -340,8 +340,8 @@ def load_tokenizer(name_or_path: str, **hub: Any) -> PreTrainedTokenizerBase:
     # Without a vocabulary transformers makes an empty tokenizer, which reads every word as unknown.
     if not any(_find(name_or_path, file, **hub) for file in VOCABULARY_FILES):
         raise UserError(
-            f"there is no tokenizer in {name_or_path!r}: none of {', '.join(VOCABULARY_FILES)}; copy it from the encoder "
-            "that the checkpoint was trained from"
+            f"there is no tokenizer in {name_or_path!r}: none of {', '.join(VOCABULARY_FILES)}; copy it from the "
+            "encoder that the checkpoint was trained from"
         )
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, **hub)
@@ -375,9 +375,7 @@ def load_model(
     """
     folder = Path(name_or_path).expanduser()
     if revision is not None and folder.is_dir():
-        raise UserError(
-            f"model revision {revision!r} is given for the folder {name_or_path!r}; only a Hub id has them"
-        )
+        raise UserError(f"revision {revision!r} is given for the folder {name_or_path!r}; only a Hub id has them")
     looks_local = folder.is_absolute() or name_or_path.startswith((".", "~")) or name_or_path.count("/") > 1
     if folder.is_dir():
         if not (folder / "config.json").is_file():
@@ -453,7 +451,7 @@ def load_model(
     further = [key for key in info["unexpected_keys"] if re.search(r"\blayers?\.\d+\.", key)]
     if further:
         raise UserError(
-            f"checkpoint {name_or_path!r} holds {len(further)} weights that its config.json has no layer for, for instance "
+            f"checkpoint {name_or_path!r} holds {len(further)} weights that its config.json has no layer for, such as "
             f"{min(further)!r}; the config was changed or is of another model"
         )
     model.projection_is_random = head_missing
