@@ -427,7 +427,10 @@ def _add_loss_settings(parser: argparse.ArgumentParser, losses: dict[str, list[L
             kind: dict[str, Any] = {"type": setting.kind}
             if setting.kind is bool:
                 kind = {"type": string_to_bool, "nargs": "?", "const": True}
-            text = f"[{', '.join(having)}] {setting.help} (default: {setting.default})".replace("%", "%%")
+            defaults = {loss: s.default for loss in having for s in losses[loss] if s.name == setting.name}
+            same = len(set(defaults.values())) == 1
+            default = setting.default if same else ", ".join(f"{loss} {value}" for loss, value in defaults.items())
+            text = f"[{', '.join(having)}] {setting.help} (default: {default})".replace("%", "%%")
             group.add_argument(*flags, dest=setting.name, default=None, help=text, **kind)
 
 

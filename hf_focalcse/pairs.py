@@ -5,18 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .losses.base import ContrastiveLoss, Pairs
+from .losses.base import ContrastiveLoss, Pairs, cosine
 
 
-def make_pairs(embeddings: Tensor, text_ids: Tensor | None = None) -> Pairs:
+def make_pairs(embeddings: Tensor, text_ids: Tensor | None = None, reference: Tensor | None = None) -> Pairs:
     """View 1 (B, D) as anchors, view 2 as candidates, of embeddings (B, V, D).
 
     text_ids: (B,) int64, equal where the texts are equal; such candidates are excluded from an anchor's negatives.
+    reference: (B, D'), a frozen model's vectors of the sentences, for the losses that ask for its cosines.
     """
     anchors, candidates = embeddings[:, 0], embeddings[:, 1]
     excluded = None if text_ids is None else text_ids.unsqueeze(1) == text_ids.unsqueeze(0)  # (B, N)
     targets = torch.arange(len(anchors), device=anchors.device)
-    return Pairs(anchors, candidates, targets, excluded)
+    similar = None if reference is None else cosine(reference, reference)
+    return Pairs(anchors, candidates, targets, excluded, similar, reference)
 
 
 @torch.no_grad()
@@ -40,12 +42,16 @@ def describe_pairs(pairs: Pairs, m: float) -> dict[str, float]:
 
 
 @torch.no_grad()
-def reference_losses(loss: ContrastiveLoss, candidates: int) -> dict[str, float]:
+def reference_losses(loss: ContrastiveLoss, candidates: int, dimensions: int = 2) -> dict[str, float]:
     """What the loss would be for N candidates if every cosine were 0 (nothing learnt: ln N for InfoNCE)
-    and if every cosine were 1 (collapsed)."""
+    and if every cosine were 1 (collapsed); a frozen reference would find no two sentences alike.
+
+    dimensions: of the embeddings, for losses that draw vectors of their own.
+    """
+    unlike = torch.eye(candidates) if loss.needs_reference else None
 
     def value(anchors: Tensor, others: Tensor) -> float:
-        return loss(Pairs(anchors, others, torch.arange(candidates))).item()
+        return loss(Pairs(anchors, others, torch.arange(candidates), reference=unlike, seed=0)).item()
 
-    x, y = torch.eye(2).unsqueeze(1).expand(2, candidates, 2)
+    x, y = torch.eye(dimensions)[:2].unsqueeze(1).expand(2, candidates, dimensions)
     return {"loss_if_untrained": value(x, y), "loss_if_collapsed": value(x, x)}

@@ -43,6 +43,10 @@ class Pairs:
     excluded: (B, N), bool: candidates that are no negative of an anchor (equal texts); None excludes nothing.
         The positive is never excluded.
     reference: (B, N), cosines of a frozen model, for the losses that ask for them.
+    reference_anchors: (B, D'), the frozen model's vectors of the anchors.
+    batch_anchors: (N, D), the anchors of all processes, detached; None where ``anchors`` are all of them.
+    seed: what a loss draws at random it draws from this, equal in all processes and repeated when a run is resumed;
+        None draws from torch's own generator.
     """
 
     anchors: Tensor
@@ -50,6 +54,9 @@ class Pairs:
     targets: Tensor
     excluded: Tensor | None = None
     reference: Tensor | None = None
+    reference_anchors: Tensor | None = None
+    batch_anchors: Tensor | None = None
+    seed: int | None = None
 
     def cosines(self) -> Tensor:
         """(B, N)."""
@@ -78,6 +85,7 @@ class ContrastiveLoss(nn.Module):
     mask_duplicates: ClassVar[bool] = (
         False  # whether equal texts in a batch are excluded unless the user says otherwise
     )
+    needs_reference: bool = False  # whether `Pairs.reference` must be there
 
     def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
