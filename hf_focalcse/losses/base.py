@@ -144,3 +144,11 @@ def positive_number(name: str, value: float) -> float:
     if not (math.isfinite(value) and value > 0):
         raise UserError(f"{name} is {value}; it must be a number above 0")
     return value
+
+
+def missing_reference(loss: str) -> UserError:
+    """What to say where a loss needs a frozen encoder and there is none."""
+    return UserError(
+        f"loss {loss} compares with a frozen encoder and was given none: name one with --reference_model, for "
+        "instance princeton-nlp/unsup-simcse-bert-base-uncased, or use --loss dclr with --weighting self or none"
+    )

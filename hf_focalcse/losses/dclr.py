@@ -1,4 +1,4 @@
-"""DCLR: noise as further negatives, moved to where the space is crowded, and false negatives out of the denominator."""
+"""DCLR: noise as further negatives, moved to where the space is crowded; false negatives leave the denominator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError, suggest
-from .base import ContrastiveLoss, Pairs, build_loss, cosine, cross_entropy_rows, normalize, positive_number
+from .base import (
+    ContrastiveLoss,
+    Pairs,
+    build_loss,
+    cosine,
+    cross_entropy_rows,
+    missing_reference,
+    normalize,
+    positive_number,
+)
 
 BASES = ("infonce", "focal")
 WEIGHTINGS = ("reference", "self", "distillation", "none")
@@ -111,7 +120,7 @@ class DCLR(ContrastiveLoss, name="dclr"):
         return torch.zeros(len(pairs.anchors), len(pairs.candidates), dtype=torch.bool, device=pairs.anchors.device)
 
     def removed_noise(self, noise: Tensor, pairs: Pairs) -> Tensor:
-        """(B, K), bool: the noise with weight 0; the reference can judge it where its vectors have the noise's size."""
+        """(B, K), bool: the noise with weight 0; the reference can judge it where its vectors have as many numbers."""
         scorer = {"reference": pairs.reference_anchors, "self": pairs.anchors.detach()}.get(self.weighting)
         if scorer is None or scorer.shape[1] != noise.shape[1]:
             return torch.zeros(len(pairs.anchors), len(noise), dtype=torch.bool, device=noise.device)
@@ -130,11 +139,11 @@ class DCLR(ContrastiveLoss, name="dclr"):
 class ReleasedDCLR(ContrastiveLoss, name="dclr_released"):
     """What the code released with DCLR computes: it departs from the paper in five points of the loss.
 
-    The ascent climbs the cross entropy over in-batch candidates and noise at tau; noise is never weighted; a candidate
-    is weighted 0 where reference cosine / tau > 20 phi, which is phi only at tau 0.05; the weight multiplies the logit,
-    so a candidate of weight 0 still adds e^0 = 1 to the denominator; and the loss is a binary cross entropy of the
-    softmax over all B x (N + K) cells, not the cross entropy. Where the released code meets 0 log 0 = NaN (a softmax of
-    exactly 1), the cell counts as log(smallest step below 1) here and has no gradient.
+    The ascent climbs the cross entropy over in-batch candidates and noise at tau. Noise is never weighted. A candidate
+    is weighted 0 where reference cosine / tau > 20 phi, which is phi only at tau 0.05. The weight multiplies the
+    logit, so a candidate of weight 0 still adds e^0 = 1 to the denominator. The loss is the binary cross entropy of
+    the softmax over all B x (N + K) cells. Where the released code meets 0 log 0 = NaN (a softmax of exactly 1), the
+    cell has no gradient here.
 
     Args:
         temperature: tau, of the loss, of the ascent and of the threshold.
@@ -207,8 +216,8 @@ def ascent_direction(anchors: Tensor, noise: Tensor, temperature: float, candida
 
     That is the non-uniformity loss, whose positive term does not depend on the noise: its derivative by n_k is
     sum_i P_ik (a_i/|a_i| - cos(a_i, n_k) n_k/|n_k|) / (tau |n_k| B), P the softmax over the noise. With ``candidates``
-    (N, D) P is the softmax over candidates and noise, the cross entropy that the released code climbs. A vector without
-    a gradient stays where it is.
+    (N, D) P is the softmax over candidates and noise, the cross entropy that the released code climbs. A vector
+    without a gradient stays where it is.
     """
     with torch.autocast(anchors.device.type, enabled=False):
         a, n = normalize(anchors), normalize(noise)
@@ -247,10 +256,7 @@ def required_reference(pairs: Pairs, loss: str) -> Tensor:
         UserError: there are none.
     """
     if pairs.reference is None:
-        raise UserError(
-            f"loss {loss} compares with a frozen encoder and was given none: name one with --reference_model, for "
-            "instance princeton-nlp/unsup-simcse-bert-base-uncased, or use --loss dclr with --weighting self or none"
-        )
+        raise missing_reference(loss)
     return pairs.reference
 
 

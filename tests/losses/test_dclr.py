@@ -1,6 +1,7 @@
 """DCLR and its released code: loop twins in value and gradient, closed forms, each variant, each departure."""
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -145,7 +146,7 @@ def test_every_step_of_the_ascent_raises_the_non_uniformity_loss():
             torch.testing.assert_close((moved - noise).norm(dim=1), torch.full((20,), 1e-3, dtype=torch.float64))
             noise = moved
             height.append(torch_non_uniformity(pairs.anchors, pairs.candidates, noise, 0.05).item())
-        assert len(height) == 5 and all(b > a for a, b in zip(height, height[1:], strict=False))
+        assert len(height) == 5 and all(b > a for a, b in itertools.pairwise(height))
         torch.testing.assert_close(noise, loss.ascend(draw_noise(pairs, 4.0, 1.0), pairs))
         assert height[0] == pytest.approx(non_uniformity(z1, z2, draw_noise(pairs, 4.0, 1.0).numpy(), 0.05))
 
