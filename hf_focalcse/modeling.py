@@ -382,7 +382,9 @@ def load_model(
     dropout: float | None = None,
     revision: str | None = None,
 ) -> Any:
-    """A ``…ForFocalCL`` encoder with its tokenizer, from a folder or a Hub id; weights from safetensors only.
+    """A ``…ForFocalCL`` encoder with its tokenizer, from a folder or a Hub id.
+
+    Weights come from safetensors only and are float32 whatever they were saved as: training starts from them.
 
     pooler, projection: default to what the checkpoint records (``focal_cl`` in its config, else the files of
     sentence-transformers). dropout: sets every dropout rate of the encoder, under the names its family uses.
@@ -427,7 +429,7 @@ def load_model(
     transformers_logging.set_verbosity_error()  # the load report is judged below, not printed
     try:
         model, info = AutoModelForFocalCL.from_pretrained(
-            name_or_path, config=config, use_safetensors=True, output_loading_info=True, **hub
+            name_or_path, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **hub
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise UserError(

@@ -178,7 +178,7 @@ class FocalCSETrainer(Trainer):
     def score(self) -> dict[str, float]:
         """Scores of the dev tasks by the same code path as ``run_eval.py``."""
         encoder = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
-        return evaluate_sts(encoder, self.dev, progress=False).scores
+        return evaluate_sts(encoder, self.dev, progress=not self.args.disable_tqdm).scores
 
     def score_baseline(self) -> dict[str, float]:
         """Score the encoder as it is before the first step; later scores are logged with their gain over it."""

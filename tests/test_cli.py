@@ -6,15 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
-from tiny import SENTENCES, save_tiny
 
 from hf_focalcse import cli
 from hf_focalcse.arguments import OWN_GROUPS, parse, recipe_names
 from hf_focalcse.errors import UserError
 from hf_focalcse.evaluation import Results
 from hf_focalcse.losses import LOSSES, settings_of
+from hf_focalcse.modeling import load_model
 from hf_focalcse.record import RunRecord
+from tiny import SENTENCES, plain_load, save_tiny
 
 ROOT = Path(__file__).resolve().parent.parent
 # The command lines of the public repositories, word for word from the script's name on, without "$@".
@@ -316,6 +318,11 @@ def test_trains_judges_and_writes_everything(work, capsys):
     config = json.loads((work / "out/config.json").read_text())
     assert config["focal_cl"]["loss"] == "focal" and config["focal_cl"]["temperature"] == 0.05
     assert not list((work / "out").glob("*.bin"))
+    # the saved folder and the raw checkpoint are plain encoders for somebody without this package
+    embedded = load_model(str(work / "out")).encode(SENTENCES)
+    for answer in plain_load(work / "out", work / "out/checkpoint-4").values():
+        assert answer["missing"] == answer["unexpected"] == [] and answer["said"] == ""
+    np.testing.assert_allclose(plain_load(work / "out")[str(work / "out")]["cls"], embedded, atol=1e-6)
     # the same number by the evaluation script: one code path
     run("eval", *["--model_name_or_path", "out", "--eval_file", "graded.tsv", "--device", "cpu"])
     again = Results.read(work / "out/results.json")
@@ -384,3 +391,34 @@ def test_the_public_command_lines_run(work, family, line, loss):
     assert record.settings["per_device_train_batch_size"] == batch
     assert record.model["projection"] == "training"
     assert any("float32 on the CPU" in note for note in record.notes)
+
+
+def test_the_torture_file_trains(work, shared_data):
+    """Its report is checked line by line in test_data.py; here a run of it ends well, and run.json has the counts."""
+    stress = str(shared_data / "corpus/stress.txt")
+    line = (
+        "--model_name_or_path tiny --per_device_train_batch_size 16 --num_train_epochs 2 --eval_strategy no --use_cpu"
+    )
+    with pytest.raises(SystemExit):
+        run("train", *line.split(), "--train_file", stress, "--output_dir", "strict")
+    run("train", *line.split(), "--train_file", stress, "--encoding_errors", "replace", "--output_dir", "out")
+    data = RunRecord.load(work / "out").data
+    counts = {"lines_read": 74, "blank": 8, "kept": 66, "duplicates": 3, "undecodable": 4, "dropped": 0}
+    assert {key: data[key] for key in counts} == counts
+
+
+@pytest.mark.slow
+def test_the_bare_command_trains_the_quickstart(tmp_path):
+    """accelerate launch run_unsup.py --loss focal, with no network and an empty cache."""
+    env = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "accelerate.commands.launch", str(ROOT / "run_unsup.py"), "--loss", "focal"]
+    end = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert end.returncode == 0, end.stderr
+    folder = tmp_path / "runs/quickstart-focal-seed42"
+    record, results = read(folder)
+    (name,) = (key for key in record.final if key.endswith("/all/spearman"))
+    assert record.final[name] == results.scores[name] > record.baseline[name]
+    assert f"{record.baseline[name]:.2f}" in end.stdout and f"{record.final[name]:.2f}" in end.stdout
+    assert "%|" in end.stderr  # a progress bar
+    card = (folder / "README.md").read_text()
+    assert "had supervised training before" in card and "sentence-transformers/all-MiniLM-L6-v2" in card

@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+
 from fake_hub import FakeHub, File, Hub, Refusal, Request, answer, front_matter
 
 ROOT = Path(__file__).resolve().parent.parent

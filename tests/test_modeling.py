@@ -2,15 +2,12 @@
 
 import copy
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import CONFIGS, SENTENCES, save_tiny, tiny_tokenizer
 from transformers import AutoConfig, AutoModel, GPT2Config, set_seed
 
 from hf_focalcse.errors import UserError
@@ -23,48 +20,9 @@ from hf_focalcse.modeling import (
     tokenize,
 )
 from hf_focalcse.poolers import POOLERS
+from tiny import CONFIGS, SENTENCES, plain_load, save_tiny, tiny_tokenizer
 
 FAMILIES = list(CONFIGS)
-
-# What somebody without this package does with a folder: load it, embed two rows, keep what was said.
-PLAIN = """
-import io, json, logging, sys, contextlib, warnings
-said = io.StringIO()
-with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-    import torch
-    from transformers import AutoModel, AutoTokenizer
-    from transformers.utils import logging as hf
-    hf.disable_progress_bar()
-    handler = logging.StreamHandler(said)
-    logging.getLogger("transformers").addHandler(handler)
-    torch.set_num_threads(1)
-    answers = {}
-    for folder in sys.argv[2:]:
-        said.seek(0), said.truncate()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            model, info = AutoModel.from_pretrained(folder, output_loading_info=True)
-            tokenizer = AutoTokenizer.from_pretrained(folder)
-        with torch.no_grad():
-            batch = tokenizer(json.loads(sys.argv[1]), padding=True, return_tensors="pt")
-            output = model(**{k: batch[k] for k in ("input_ids", "attention_mask")})
-        pooled = output.get("pooler_output")
-        answers[folder] = {
-            "missing": sorted(info["missing_keys"]), "unexpected": sorted(info["unexpected_keys"]),
-            "said": said.getvalue() + "".join(str(w.message) for w in caught), "class": type(model).__name__,
-            "cls": output.last_hidden_state[:, 0].tolist(), "pooled": None if pooled is None else pooled.tolist(),
-        }
-assert not [name for name in sys.modules if name.startswith("hf_focalcse")]
-print(json.dumps(answers))
-"""
-
-
-def plain_load(*folders: Path) -> dict:
-    run = subprocess.run(
-        [sys.executable, "-c", PLAIN, json.dumps(SENTENCES), *map(str, folders)], capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
 
 
 def model_of(folder: Path, family: str = "bert", **kwargs):
@@ -276,6 +234,13 @@ def test_dropout_is_set_under_every_familys_names(tmp_path):
         assert set(model.dropout_rates().values()) == {0.25}, family
         rates = {m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)}
         assert (rates <= {0.25, 0.1} and 0.25 in rates) or family == "modernbert", (family, rates)
+
+
+def test_half_precision_checkpoints_are_trained_in_float32(tmp_path):
+    folder = save_tiny(tmp_path)
+    AutoModel.from_pretrained(folder, dtype=torch.float16).save_pretrained(folder)
+    assert {v.dtype for v in load_file(folder / "model.safetensors").values()} == {torch.float16}
+    assert {p.dtype for p in load_model(str(folder), "cls").parameters()} == {torch.float32}
 
 
 def test_unused_projection_gets_no_gradient(tmp_path):

@@ -7,8 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from oracles import cosines, focal_rows
-from tiny import SENTENCES, save_tiny
 from torch.utils.data import SequentialSampler
 
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss
@@ -17,6 +15,8 @@ from hf_focalcse.evaluation import evaluate_sts, read_pairs
 from hf_focalcse.losses import Pairs
 from hf_focalcse.modeling import load_model
 from hf_focalcse.pairs import describe_pairs, make_pairs, reference_losses
+from oracles import cosines, focal_rows
+from tiny import SENTENCES, save_tiny
 
 TEXTS = [{"text": f"{a} {b}"} for a in SENTENCES for b in ("", "today", "the dog", "in a house")]
 GRADED = [(SENTENCES[i], SENTENCES[j], 5 - (i - j) ** 2 / 10) for i in range(8) for j in range(8)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
@@ -80,3 +83,44 @@ SENTENCES = [
     "a young child eats in the house",
     "the city is not large",
 ]
+
+# What somebody without this package does with a folder: load it, embed two rows, keep what was said.
+PLAIN = """
+import io, json, logging, sys, contextlib, warnings
+said = io.StringIO()
+with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+    from transformers.utils import logging as hf
+    hf.disable_progress_bar()
+    handler = logging.StreamHandler(said)
+    logging.getLogger("transformers").addHandler(handler)
+    torch.set_num_threads(1)
+    answers = {}
+    for folder in sys.argv[2:]:
+        said.seek(0), said.truncate()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model, info = AutoModel.from_pretrained(folder, output_loading_info=True)
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+        with torch.no_grad():
+            batch = tokenizer(json.loads(sys.argv[1]), padding=True, return_tensors="pt")
+            output = model(**{k: batch[k] for k in ("input_ids", "attention_mask")})
+        pooled = output.get("pooler_output")
+        answers[folder] = {
+            "missing": sorted(info["missing_keys"]), "unexpected": sorted(info["unexpected_keys"]),
+            "said": said.getvalue() + "".join(str(w.message) for w in caught), "class": type(model).__name__,
+            "cls": output.last_hidden_state[:, 0].tolist(), "pooled": None if pooled is None else pooled.tolist(),
+        }
+assert not [name for name in sys.modules if name.startswith("hf_focalcse")]
+print(json.dumps(answers))
+"""
+
+
+def plain_load(*folders: Path) -> dict:
+    """{folder: what a fresh process without this package found there}."""
+    run = subprocess.run(
+        [sys.executable, "-c", PLAIN, json.dumps(SENTENCES), *map(str, folders)], capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)

@@ -181,7 +181,7 @@ def _encode(encoder: Encoder, rows: Mapping[str, int], progress: bool) -> np.nda
     """Each text of ``rows`` once, longest first -> (N, D) at its row; UserError for a vector without a direction."""
     ordered = sorted(rows, key=len, reverse=True)
     vectors = np.empty((len(ordered), 0))
-    with tqdm(total=len(ordered), desc="Encoding", unit=" sentences", disable=not progress) as bar:
+    with tqdm(total=len(ordered), desc="Encoding", unit=" sentences", disable=not progress, leave=False) as bar:
         for start in range(0, len(ordered), BLOCK):
             texts = ordered[start : start + BLOCK]
             block = np.asarray(encoder.encode(texts))
