@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from tiny import CONFIGS, SENTENCES, save_tiny
 from transformers import BertModel, RobertaModel, set_seed
 
 from hf_focalcse.augment import (
@@ -17,6 +16,7 @@ from hf_focalcse.augment import (
 )
 from hf_focalcse.errors import UserError
 from hf_focalcse.modeling import load_model, tokenize
+from tiny import CONFIGS, SENTENCES, save_tiny
 
 MASK = torch.tensor([[1, 1, 1, 1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0, 0, 0, 0]])  # 10 tokens and 4
 FAMILIES = list(CONFIGS)
@@ -134,7 +134,7 @@ def hidden(model, seed=0):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_cutoffs_zero_the_output_of_the_embedding_layer(tmp_path, family):
-    """16 rows of one group, longest first: the first two are the views of the longest sentence, 15 tokens and specials."""
+    """16 rows of one group, longest first: the first two are the views of the longest sentence."""
     model = load(tmp_path, family, texts=("feature_cutoff:0.25", "token_cutoff:0.3"))
     zero = hidden(model) == 0
     assert zero.shape[0] == 16
