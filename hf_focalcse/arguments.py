@@ -200,6 +200,20 @@ class EvalArguments:
     batch_size: int = field(
         default=64, metadata={"aliases": ["--per_device_eval_batch_size"], "help": "Sentences encoded together."}
     )
+    whiten: str | None = field(
+        default=None,
+        metadata={
+            "help": "Whiten the vectors, fitted on the sentences of a FILE (as --train_file), or with the word target "
+            "on the texts of each set that is scored."
+        },
+    )
+    whiten_dim: int | None = field(
+        default=None, metadata={"help": "Dimensions kept by --whiten; the paper's are 256 (base) and 384 (large)."}
+    )
+    word_vectors: str | None = field(
+        default=None,
+        metadata={"help": "Judge the mean of static word vectors instead: a text file as of GloVe or word2vec."},
+    )
     device: str | None = field(
         default=None, metadata={"help": "cpu, cuda, cuda:1, mps. Default: a GPU if there is one."}
     )
@@ -420,6 +434,31 @@ def parse_eval(argv: list[str], script: str = "run_eval.py") -> EvalArguments:
     """Flags of the evaluation -> `EvalArguments`; raises as `parse` does."""
     parser = _Parser([EvalArguments], prog=script, allow_abbrev=False)
     return _build(EvalArguments, parser.parse(argv))
+
+
+@dataclass
+class TableArguments:
+    """Arguments of ``focalcse table``."""
+
+    results: list[str]
+    format: str = "both"
+    sick: str | None = None
+
+
+TABLE_FORMATS = ("plain", "markdown", "both")
+
+
+def parse_table(argv: list[str], script: str = "focalcse table") -> TableArguments:
+    """Flags of the table -> `TableArguments`; raises as `parse` does."""
+    parser = _Parser([], prog=script, allow_abbrev=False, description="Print a table from many results.json.")
+    parser.add_argument("results", nargs="+", help="results.json or a folder with one, each also as NAME=PATH")
+    parser.add_argument("--format", choices=TABLE_FORMATS, default="both", help="how to print it (default: both)")
+    parser.add_argument(
+        "--sick",
+        choices=("senteval", "mteb"),
+        help="whose SICK-R pairs (default: SentEval's 4,927, which papers print, where any result has them)",
+    )
+    return TableArguments(**vars(parser.parse(argv)))
 
 
 class _Parser(HfArgumentParser):

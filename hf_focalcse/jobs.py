@@ -1,4 +1,4 @@
-"""The two jobs of the command line: train an encoder, judge an encoder."""
+"""The jobs of the command line: train an encoder, judge an encoder, print a table of results."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from typing import Any
 from transformers.utils import logging
 
 from . import quickstart
-from .arguments import EvalArguments, Settings
+from .arguments import EvalArguments, Settings, TableArguments
 from .augment import build_augmentations
 from .data import Sentences, read_sentences, require
 from .errors import UserError
 from .evaluation import Results, evaluate_sts, load_tasks, read_pairs
+from .evaluation.table import make_table, read_system
+from .evaluation.whitening import Remembering, WhitenedEncoder, Whitening
+from .evaluation.word_vectors import RULE, WordVectors
 from .losses import ContrastiveLoss, build_loss
 from .modeling import load_model, require_projection
 from .publishing.card import write_card
@@ -31,6 +34,7 @@ ALWAYS_RECORDED = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type"),
     *("warmup_steps", "weight_decay", "max_grad_norm", "max_steps", "num_train_epochs", "seed"),
 )
+TARGET = "target"  # as --whiten: the texts that are scored
 QUICKSTART = "quickstart"  # as --train_file or --eval_file: what the package carries
 
 
@@ -394,6 +398,14 @@ def describe_end(record: RunRecord, folder: Path) -> str:
 def judge(model: Any, tasks: list[Any], batch_size: int, name: str, weights: str | None,
           max_length: int | None = None, progress: bool = False) -> Results:  # fmt: skip
     """Scores of an encoder on ``tasks``, with its identity."""
+    encoder, identity = as_encoder(model, batch_size, name, weights, max_length)
+    return evaluate_sts(encoder, tasks, progress=progress, model=identity)
+
+
+def as_encoder(
+    model: Any, batch_size: int, name: str, weights: str | None, max_length: int | None
+) -> tuple[Any, dict[str, Any]]:
+    """(what evaluation encodes with, what results.json says of it)."""
     limit = min(max_length or model.max_length(), model.max_length())
     identity = {
         "name_or_path": name,
@@ -402,31 +414,29 @@ def judge(model: Any, tasks: list[Any], batch_size: int, name: str, weights: str
         "max_length": limit,
         "weights_sha256": weights,
     }
-    encoder = SimpleNamespace(encode=partial(model.encode, batch_size=batch_size, max_length=limit))
-    return evaluate_sts(encoder, tasks, progress=progress, model=identity)
+    return SimpleNamespace(encode=partial(model.encode, batch_size=batch_size, max_length=limit)), identity
 
 
 def evaluate(args: EvalArguments) -> None:
     """An encoder -> its scores as a table and in results.json; a model card beside it is written anew."""
-    path, _ = resolve_model(args.model_name_or_path)
+    if args.word_vectors is None:
+        resolve_model(args.model_name_or_path)
     check_evaluation(args)
     device = choose_device(args.device)
     tasks = choose_tasks(args)
-    model = load_model(path, args.pooler, None if args.pooler is None else explicit_projection(args.pooler),
-                       revision=args.model_revision)  # fmt: skip
-    require_projection(model, str(args.model_name_or_path))
-    folder = results_folder(args, model)
-    make_writable(folder, "--output_dir")
-    weights = Path(path) / "model.safetensors"
-    results = judge(
-        model.to(device),
-        tasks,
-        args.batch_size,
-        str(args.model_name_or_path),
-        file_sha256(weights) if weights.is_file() else None,
-        args.max_seq_length,
-        progress=True,
+    encoder, identity = (
+        open_encoder(args, device) if args.word_vectors is None else open_word_vectors(args.word_vectors, tasks)
     )
+    folder = results_folder(args, identity["pooler"])
+    make_writable(folder, "--output_dir")
+    if args.whiten is None:
+        results = evaluate_sts(encoder, tasks, model=identity)
+    else:
+        results = evaluate_whitened(encoder, tasks, identity, args.whiten, args.whiten_dim)
+    if args.word_vectors is not None and encoder.unknown:
+        unknown = len(encoder.unknown)
+        results.metadata["model"]["sentences_without_known_word"] = unknown
+        print(f"note: {unknown} sentences hold no word of {args.word_vectors}; they got the mean of all vectors")
     file = folder / RESULTS_FILE
     if file.exists():
         results = results.merge(Results.read(file))
@@ -436,6 +446,60 @@ def evaluate(args: EvalArguments) -> None:
     if (folder / RUN_FILE).exists():
         write_card(folder)
         print(f"Model card renewed: {folder / 'README.md'}")
+
+
+def open_encoder(args: EvalArguments, device: Any) -> tuple[Any, dict[str, Any]]:
+    """The encoder of ``--model_name_or_path`` on its device, and its identity."""
+    path, _ = resolve_model(args.model_name_or_path)
+    model = load_model(path, args.pooler, None if args.pooler is None else explicit_projection(args.pooler),
+                       revision=args.model_revision)  # fmt: skip
+    require_projection(model, str(args.model_name_or_path))
+    weights = Path(path) / "model.safetensors"
+    sha256 = file_sha256(weights) if weights.is_file() else None
+    return as_encoder(model.to(device), args.batch_size, str(args.model_name_or_path), sha256, args.max_seq_length)
+
+
+def open_word_vectors(path: str, tasks: list[Any]) -> tuple[WordVectors, dict[str, Any]]:
+    """Static word vectors for the sentences of ``tasks``, and their identity."""
+    vectors = WordVectors(path, (text for task in tasks for pair in task.pairs for text in pair[2:]))
+    identity = {
+        "name_or_path": path,
+        "pooler": "mean of words",
+        "projection": "none",
+        "max_length": None,
+        "weights_sha256": file_sha256(path),
+        "tokens": RULE,
+    }
+    return vectors, identity
+
+
+def evaluate_whitened(
+    encoder: Any, tasks: list[Any], identity: dict[str, Any], source: str, dimensions: int | None
+) -> Results:
+    """Scores with whitened vectors; source: a file of sentences, or "target" for the texts of each set itself, every
+    sentence as often as the set holds it."""
+    encoder = Remembering(encoder)
+    if source != TARGET:
+        sentences = read_sentences(source)
+        report = sentences.report
+        whitening = Whitening(encoder.encode([row["text"] for row in sentences]), dimensions)
+        of = f"{Path(source).name} ({report.kept:,} sentences, sha256 {report.sha256[:12]})"
+        model = identity | {"whitening": f"{of}, {whitening.kernel.shape[1]} dimensions"}
+        return evaluate_sts(WhitenedEncoder(encoder, whitening), tasks, model=model)
+    parts = []
+    for task in tasks:
+        texts = [text for pair in task.pairs for text in (pair.sentence1, pair.sentence2)]
+        whitening = Whitening(encoder.encode(texts), dimensions)
+        model = identity | {"whitening": f"the texts of each set, {whitening.kernel.shape[1]} dimensions"}
+        parts.append(evaluate_sts(WhitenedEncoder(encoder, whitening), [task], progress=False, model=model))
+    return Results.join(parts)
+
+
+def table(args: TableArguments) -> None:
+    """Many results.json -> one table, plain and in Markdown."""
+    made = make_table([read_system(argument) for argument in args.results], args.sick)
+    parts = {"plain": made.plain, "markdown": made.markdown}
+    print("\n\n".join(write() for name, write in parts.items() if args.format in (name, "both")))
 
 
 def explicit_projection(pooler: str) -> str:
@@ -450,6 +514,12 @@ def check_evaluation(args: EvalArguments) -> None:
         raise UserError(f"--max_seq_length is {args.max_seq_length}; a sentence needs at least 3 tokens")
     if args.splits not in ("test", "dev"):
         raise UserError(f"--splits is {args.splits!r}; it must be test or dev")
+    if args.whiten_dim is not None and args.whiten is None:
+        raise UserError(f"--whiten_dim is {args.whiten_dim}, but nothing is whitened; add --whiten target or FILE")
+    if args.word_vectors is not None:
+        for name in ("model_name_or_path", "model_revision", "pooler", "max_seq_length", "device"):
+            if getattr(args, name) is not None:
+                raise UserError(f"--word_vectors are judged in place of an encoder; leave --{name} out")
     if args.eval_file and (args.sts_dir or args.tasks):
         raise UserError("--eval_file names the pairs to judge on; leave out --sts_dir and --tasks, or --eval_file")
 
@@ -484,15 +554,16 @@ def choose_device(name: str | None) -> Any:
     return torch.device(name)
 
 
-def results_folder(args: EvalArguments, model: Any) -> Path:
+def results_folder(args: EvalArguments, pooler: str) -> Path:
     """Beside the model where it is our own folder judged as recorded, else results/NAME-POOLER."""
     if args.output_dir is not None:
         return Path(args.output_dir)
-    name = str(args.model_name_or_path).rstrip("/")
-    if Path(name).is_dir() and args.pooler is None:
+    name = str(args.word_vectors or args.model_name_or_path).rstrip("/")
+    if Path(name).is_dir() and args.pooler is None and args.whiten is None:
         return Path(name)
     stem = Path(name).name if Path(name).exists() else name.replace("/", "--")
-    return Path("results") / f"{stem}-{model.pooler_name}"
+    whitened = "" if args.whiten is None else f"-whitened-{Path(args.whiten).stem}{args.whiten_dim or ''}"
+    return Path("results") / f"{stem}-{pooler.replace(' ', '-')}{whitened}"
 
 
 def _silence(*_: Any) -> None:

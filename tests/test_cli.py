@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 from hf_focalcse import cli
 from hf_focalcse.arguments import OWN_GROUPS, parse, recipe_names
@@ -16,7 +17,7 @@ from hf_focalcse.evaluation import Results
 from hf_focalcse.losses import LOSSES, settings_of
 from hf_focalcse.modeling import load_model
 from hf_focalcse.record import RunRecord
-from tiny import SENTENCES, plain_load, save_tiny
+from tiny import SENTENCES, WORDS, plain_load, save_tiny
 
 ROOT = Path(__file__).resolve().parent.parent
 # The command lines of the public repositories, word for word from the script's name on, without "$@".
@@ -117,7 +118,7 @@ def work(tmp_path, monkeypatch):
 
 
 def run(command: str, *argv: str) -> None:
-    cli.run(command, [str(a) for a in argv], script={"train": "run_unsup.py", "eval": "run_eval.py"}[command])
+    cli.run(command, [str(a) for a in argv], script={"train": "run_unsup.py", "eval": "run_eval.py"}.get(command))
 
 
 GOOD = (
@@ -195,6 +196,14 @@ MISTAKES = [
     ("eval", "--model_name_or_path tiny --pooler mean --eval_file graded.tsv --tasks STS16",
      "leave out --sts_dir and --tasks"),
     ("eval", "--model_name_or_path tiny --pooler mean --batch_size 0", "--batch_size is 0"),
+    ("eval", "--model_name_or_path tiny --pooler mean --whiten_dim 3", "--whiten_dim is 3, but nothing is whitened"),
+    ("eval", "--model_name_or_path tiny --pooler mean --eval_file graded.tsv --whiten nowhere.txt", "nowhere.txt"),
+    ("eval", "--model_name_or_path tiny --pooler mean --eval_file graded.tsv --whiten target --whiten_dim 99",
+     "--whiten_dim is 99; this encoder's vectors have 16 numbers"),
+    ("eval", "--word_vectors nowhere.txt --eval_file graded.tsv", "no such file: nowhere.txt"),
+    ("eval", "--word_vectors words.tsv --pooler mean --eval_file graded.tsv", "leave --pooler out"),
+    ("table", "nowhere", "no such file: nowhere"),
+    ("table", "", "the following arguments are required: results"),
     ("eval", "--model_name_or_path tiny --poler mean", "no flag --poler, did you mean '--pooler'"),
 ]  # fmt: skip
 
@@ -500,3 +509,45 @@ def test_a_recipe_s_reference_is_left_out_for_another_loss(work, capsys):
     record = RunRecord.load(work / "out")
     assert record.model["reference"] is None and "reference_model" not in record.settings
     assert any("no reference is loaded" in note for note in record.notes)
+
+
+# ---- baselines without training and the table
+
+
+def test_a_whole_table_from_the_command_line(work, capsys):
+    """Five rows: two poolers, whitening on the texts and on a file, word vectors."""
+    (work / "glove.txt").write_text("".join(f"{w} {i + 1} {i % 3} {i % 7}\n" for i, w in enumerate(WORDS.split())))
+    tiny = "--model_name_or_path tiny --pooler"
+    rows = [
+        f"{tiny} mean",
+        f"{tiny} avg_first_last",
+        f"{tiny} mean --whiten target --whiten_dim 4",
+        f"{tiny} mean --whiten text.txt --whiten_dim 4",
+        "--word_vectors glove.txt",
+    ]
+    for row in rows:
+        run("eval", *row.split(), "--eval_file", "graded.tsv")
+    folders = sorted(p.name for p in (work / "results").iterdir())
+    assert folders == ["glove.txt-mean-of-words", "tiny-avg_first_last", "tiny-mean", "tiny-mean-whitened-target4",
+                       "tiny-mean-whitened-text4"]  # fmt: skip
+    models = [Results.read(work / "results" / name / "results.json").metadata["model"] for name in folders]
+    assert models[0]["pooler"] == "mean of words" and "lower case" in models[0]["tokens"]
+    assert models[3]["whitening"] == "the texts of each set, 4 dimensions"
+    assert models[4]["whitening"].startswith("text.txt (32 sentences, sha256 ")
+    capsys.readouterr()
+    cli.run("table", [f"results/{name}" for name in folders], script="focalcse table")
+    said = capsys.readouterr().out
+    scores = [Results.read(work / "results" / n / "results.json").scores["graded/file/all/spearman"] for n in folders]
+    assert len(set(scores)) == 5
+    for score in scores:
+        assert said.count(f"{score:.2f}") >= 2  # plain and Markdown
+    assert "| System | graded/file |" in said and "whitened on the texts of each set" in said
+
+
+def test_a_whitened_score_never_joins_the_plain_ones(work):
+    run("eval", *"--model_name_or_path tiny --pooler mean --eval_file graded.tsv --output_dir r".split())
+    plain = Results.read(work / "r/results.json")
+    run("eval", *"--model_name_or_path tiny --pooler mean --eval_file graded.tsv --output_dir r".split(),
+        *"--whiten target --whiten_dim 3".split())  # fmt: skip
+    white = Results.read(work / "r/results.json")
+    assert white.merge(plain).scores == white.scores and plain.merge(white).scores == plain.scores
