@@ -37,10 +37,8 @@ class Drawn:
                      features)  # fmt: skip
 
     def keep(self) -> Tensor | None:
-        """(R, L or 1, D or 1) bool over the output of the embedding layer, in the order that the encoder reads."""
+        """(R, L or 1, D or 1) bool over the output of the embedding layer; a row that is shuffled is not cut."""
         tokens, features = self.tokens, self.features
-        if tokens is not None and self.order is not None:
-            tokens = tokens.gather(1, self.order)
         parts = [None if tokens is None else tokens.unsqueeze(2), None if features is None else features.unsqueeze(1)]
         found = [part for part in parts if part is not None]
         return found[0] & found[-1] if found else None

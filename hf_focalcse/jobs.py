@@ -482,7 +482,7 @@ def evaluate_whitened(
     if source != TARGET:
         sentences = read_sentences(source)
         report = sentences.report
-        whitening = Whitening(encoder.encode([row["text"] for row in sentences]), dimensions)
+        whitening = Whitening(encoder.encode([sentences[i]["text"] for i in range(len(sentences))]), dimensions)
         of = f"{Path(source).name} ({report.kept:,} sentences, sha256 {report.sha256[:12]})"
         model = identity | {"whitening": f"{of}, {whitening.kernel.shape[1]} dimensions"}
         return evaluate_sts(WhitenedEncoder(encoder, whitening), tasks, model=model)

@@ -63,7 +63,9 @@ class Stopwatch:
     """Seconds spent inside ``with``, summed; on a GPU by its own clock, without waiting for it."""
 
     def __init__(self) -> None:
-        self._seconds, self._marks, self._events = 0.0, [], []
+        self._seconds = 0.0
+        self._marks: list[Any] = []
+        self._events: list[tuple[Any, Any]] = []
         self.laps = 0
 
     def __enter__(self) -> Stopwatch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -93,7 +94,8 @@ class DCLR(ContrastiveLoss, name="dclr"):
         self.noise_step_size = positive_number("noise_step_size", noise_step_size)
         self.tau_u = positive_number("tau_u", tau_u)
         self.needs_reference = weighting in ("reference", "distillation")
-        self.logits = build_loss(base, temperature=temperature, **({} if m is None else {"m": m})).logits
+        debiased: Any = build_loss(base, temperature=temperature, **({} if m is None else {"m": m}))
+        self.logits = debiased.logits
 
     def rows(self, pairs: Pairs) -> Tensor:
         noise = self.ascend(draw_noise(pairs, self.noise_ratio, self.sigma), pairs)  # (K, D)
@@ -183,8 +185,9 @@ class ReleasedDCLR(ContrastiveLoss, name="dclr_released"):
         keep = torch.cat([keep, keep.new_ones(len(keep), len(noise))], 1)  # (B, N + K)
         extended = with_noise(pairs, noise, torch.zeros_like(keep))
         positive = extended.positive_mask()
+        hidden = ~(extended.negative_mask() | positive)
         logits = extended.cosines() / self.temperature * keep
-        log_p = logits.masked_fill(extended.excluded & ~positive, -torch.inf).log_softmax(1)
+        log_p = logits.masked_fill(hidden, -torch.inf).log_softmax(1)
         p = log_p.exp().clamp(max=1 - torch.finfo(log_p.dtype).eps)
         return -torch.where(positive, log_p.masked_fill(~positive, 0.0), torch.log1p(-p)).mean(1)
 
