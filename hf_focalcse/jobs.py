@@ -480,7 +480,7 @@ def evaluate_whitened(
     sentence as often as the set holds it."""
     encoder = Remembering(encoder)
     if source != TARGET:
-        sentences = read_sentences(source)
+        sentences = read_sentences(quickstart.CORPUS if source == QUICKSTART else source)
         report = sentences.report
         whitening = Whitening(encoder.encode([sentences[i]["text"] for i in range(len(sentences))]), dimensions)
         of = f"{Path(source).name} ({report.kept:,} sentences, sha256 {report.sha256[:12]})"

@@ -114,7 +114,7 @@ class FocalCSETrainer(Trainer):
         """Vectors of the frozen reference, (B, D')."""
         if self.reference is None:
             return None
-        with self.reference_time:
+        with self.accelerator.autocast(), self.reference_time:
             return self.reference.encode(inputs, next(self.model.parameters()))
 
     def _step_seed(self) -> int:

@@ -325,6 +325,16 @@ def test_reference_is_cast_with_the_model(tmp_path):
     assert {p.dtype for p in trainer.reference.model.parameters()} == {torch.bfloat16}
 
 
+def test_reference_computes_in_the_precision_of_the_training(tmp_path):
+    trainer = with_reference(tmp_path, bf16=True, max_steps=2)
+    seen = []
+    linear = next(m for m in trainer.reference.model.modules() if isinstance(m, torch.nn.Linear))
+    linear.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    trainer.train()
+    assert seen == [torch.bfloat16] * 2
+    assert all(math.isfinite(line["loss"]) for line in trainer.state.log_history if "loss" in line)
+
+
 def test_cost_of_the_reference_is_logged(tmp_path):
     trainer = with_reference(tmp_path)
     trainer.train()

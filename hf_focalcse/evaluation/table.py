@@ -65,7 +65,15 @@ def make_table(systems: Sequence[tuple[str, Results]], sick: str | None = None) 
             for (name, _), row in zip(systems, scores, strict=True)]  # fmt: skip
     notes = ["Spearman x 100 over all pairs of a set." + (
         " Avg: the mean of the seven, each rounded to two decimals first." if seven else "")]  # fmt: skip
-    return Table(["System", *shown.values()], rows, notes + list(_differences(systems, shown)))
+    theirs = next(split for split in SICK_SPLITS if split != sick)
+    without = [
+        name
+        for (name, _), row in zip(systems, scores, strict=True)
+        if f"SICK-R/{theirs}-test{ALL}" in row and f"SICK-R/{sick}-test{ALL}" not in row
+    ]
+    if without:
+        notes.append(f"SICK-R: {', '.join(without)} has only {SICK_SPLITS[theirs]}, which does not compare.")
+    return Table(["System", *shown.values()], rows, notes + _differences(systems, shown))
 
 
 ALL = "/all/spearman"

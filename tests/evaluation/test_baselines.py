@@ -171,6 +171,7 @@ def test_table_of_five_runs(tmp_path):
     assert table.rows[0][1:] == ["10.00", "11.00", "12.00", "13.00", "14.00", "15.00", "16.00", "13.00", "-"]
     assert table.rows[3][7:] == ["-", "-", "-"]  # MTEB's SICK-R is not SentEval's
     assert table.rows[4][1:] == ["-"] * 8 + ["77.78"]
+    assert "SICK-R: mteb-only (mean) has only MTEB (9,927), which does not compare." in table.notes
     mteb = make_table([read_system(argument) for argument in arguments], "mteb")
     assert mteb.header[7] == "SICK-R MTEB (9,927)" and mteb.rows[3][7:9] == ["46.00", "43.00"]
     plain = table.plain().splitlines()
