@@ -452,11 +452,12 @@ def parse_table(argv: list[str], script: str = "focalcse table") -> TableArgumen
     """Flags of the table -> `TableArguments`; raises as `parse` does."""
     parser = _Parser([], prog=script, allow_abbrev=False, description="Print a table from many results.json.")
     parser.add_argument("results", nargs="+", help="results.json or a folder with one, each also as NAME=PATH")
-    parser.add_argument("--format", choices=TABLE_FORMATS, default="both", help="how to print it (default: both)")
+    parser.add_argument("--format", choices=TABLE_FORMATS, default="both", help="how to print it")
     parser.add_argument(
         "--sick",
         choices=("senteval", "mteb"),
-        help="whose SICK-R pairs (default: SentEval's 4,927, which papers print, where any result has them)",
+        default=argparse.SUPPRESS,
+        help="whose SICK-R pairs; SentEval's 4,927, which papers print, unless no result has them",
     )
     return TableArguments(**vars(parser.parse(argv)))
 

@@ -36,10 +36,10 @@ class DCLR(ContrastiveLoss, name="dclr"):
     """-log( e^(s_ii/tau) / (e^(s_ii/tau) + sum_{j!=i} a_ij e^(s_ij/tau) + sum_k a_ik e^(cos(h_i, n_k)/tau)) ), as the
     paper states it (Zhou et al. 2022, section 4), with a_ij = 0 where the frozen reference sees a cosine >= phi.
 
-    The n_k are Gaussian vectors, shared by the batch and moved up the non-uniformity loss before they count. The paper
-    prints a denominator of negatives alone; the positive is in it here, as in the InfoNCE that the paper builds on and
-    in its code. Variants of the paper: random noise is ``noise_steps`` 0, self instance weighting, knowledge
-    distillation and no weighting are values of ``weighting``, no noise is ``noise_ratio`` 0.
+    The n_k are Gaussian vectors, shared by the batch and moved up the non-uniformity loss before they count. The
+    denominator is quoted as one of negatives alone; the positive is in it here, as in the InfoNCE that the paper
+    builds on and in its code. Variants of the paper: random noise is ``noise_steps`` 0, self instance weighting,
+    knowledge distillation and no weighting are values of ``weighting``, no noise is ``noise_ratio`` 0.
 
     Args:
         temperature: tau.
