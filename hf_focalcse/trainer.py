@@ -26,8 +26,9 @@ from .data import PADDING_ID, ViewCollator
 from .engines import check_engine, check_wrapper, engine_of
 from .errors import UserError
 from .evaluation import evaluate_sts
-from .losses import ContrastiveLoss
+from .losses import ContrastiveLoss, missing_reference
 from .pairs import describe_pairs, gather_rows, make_pairs, reference_losses
+from .reference import FrozenReference, Stopwatch
 from .stopping import StopSignals
 from .training_args import FocalCSETrainingArguments
 
@@ -48,13 +49,14 @@ class FocalCSETrainer(Trainer):
         dev: labelled tasks for `evaluate_sts`, or None to train without; they are scored every ``eval_steps``.
         max_seq_length: tokens kept of a training sentence.
         mask_duplicates: equal texts in a batch are no negatives of each other; None leaves it to the loss.
+        reference: a frozen encoder of `load_model` for the losses that compare with one.
         negatives: "global", those of all processes, or "local".
         allow_resume_mismatch: resume from a checkpoint of a run that differs from this one.
 
     Raises:
-        UserError: every dropout rate is 0 (both views would be equal), there are fewer than two sentences a batch,
-            the metric that is to choose the best checkpoint is none of the dev tasks', or processes and engine are
-            not what was asked for.
+        UserError: a reference is missing or not used, every dropout rate is 0 (both views would be equal) and there is
+            no augmentation, there are fewer than two sentences a batch, the metric that is to choose the best
+            checkpoint is none of the dev tasks', or processes and engine are not what was asked for.
     """
 
     model: Any
@@ -70,6 +72,7 @@ class FocalCSETrainer(Trainer):
         processing_class: PreTrainedTokenizerBase | None = None,
         max_seq_length: int = 32,
         mask_duplicates: bool | None = None,
+        reference: Any = None,
         negatives: str = "global",
         allow_resume_mismatch: bool = False,
         **kwargs: Any,
@@ -85,6 +88,8 @@ class FocalCSETrainer(Trainer):
         self.baseline: dict[str, float] = {}
         self._observed: dict[str, float] = {}
         self._collapsed_before = False
+        self.reference = choose_reference(loss, reference, max_seq_length)
+        self.step_time, self.reference_time = Stopwatch(), Stopwatch()
         require_dropout(model)
         if args.per_device_train_batch_size < 2:
             raise UserError(
@@ -95,13 +100,14 @@ class FocalCSETrainer(Trainer):
             args.data_seed = args.seed  # else the order follows each rank's generator, which dropout needs for itself
         choose_by_dev(args, self.dev)
         tokenizer = processing_class or model.tokenizer
+        collator = kwargs.pop("data_collator", None) or ViewCollator(tokenizer, max_seq_length)
         super().__init__(
             model=model,
             args=args,
             train_dataset=train_dataset,
             eval_dataset=self.dev or None,
             processing_class=tokenizer,
-            data_collator=kwargs.pop("data_collator", None) or ViewCollator(tokenizer, max_seq_length),
+            data_collator=collator if self.reference is None else self.reference.collate(collator),
             **kwargs,
         )
         self.model_accepts_loss_kwargs = False  # before 5.24 this, not the class attribute, decides the division
@@ -119,15 +125,39 @@ class FocalCSETrainer(Trainer):
         """Views (B, V, L) -> embeddings (B, V, D) -> pairs -> loss, a mean over the anchors."""
         text_ids = inputs["text_ids"] if self.mask_duplicates else None
         embeddings = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])  # (B, V, D)
+        reference = self._refer(inputs)
         if self.pads:  # the last batch: all ranks run it whole (FSDP2 and ZeRO-3 count on it), then leave padding out
             real = inputs["text_ids"] != PADDING_ID
             embeddings, text_ids = embeddings[real], None if text_ids is None else text_ids[real]
-        pairs = make_pairs(embeddings, text_ids, negatives=self.negatives, seed=self._step_seed())
+            reference = None if reference is None else reference[real]
+        pairs = make_pairs(embeddings, text_ids, reference, self.negatives, self._step_seed())
         loss = self.loss(pairs)
         if self._logs_next():
-            self._observed = describe_pairs(pairs, getattr(self.loss, "m", HARD_MARGIN))
-            self._observed |= reference_losses(self.loss, len(pairs.candidates))
+            m = getattr(self.loss, "m", None)
+            self._observed = describe_pairs(pairs, HARD_MARGIN if m is None else m)
+            self._observed |= reference_losses(self.loss, len(pairs.candidates), embeddings.shape[-1])
         return (loss, embeddings) if return_outputs else loss
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """As in transformers, timed where a reference takes a share of it."""
+        if self.reference is None:
+            return super().training_step(*args, **kwargs)
+        with self.step_time:
+            return super().training_step(*args, **kwargs)
+
+    def _refer(self, inputs: dict[str, Tensor]) -> Tensor | None:
+        """Vectors of the frozen reference, (B, D')."""
+        if self.reference is None:
+            return None
+        with self.accelerator.autocast(), self.reference_time:
+            return self.reference.encode(inputs, next(self.model.parameters()))
+
+    def reference_cost(self) -> dict[str, float]:
+        """Seconds per batch that the reference takes, and its share of forward and backward; empty without one."""
+        if self.reference is None or not self.step_time.laps:
+            return {}
+        own, step = self.reference_time.seconds(), self.step_time.seconds()
+        return {"reference_seconds_per_batch": own / self.reference_time.laps, "reference_share_of_step": own / step}
 
     def _step_seed(self) -> int:
         """The same on all ranks and in a resumed run, another for each batch."""
@@ -155,7 +185,7 @@ class FocalCSETrainer(Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
-            logs = logs | self._observed
+            logs = logs | self._observed | self.reference_cost()
             self._watch(logs)
             self._observed = {}
         super().log(logs, start_time)
@@ -417,16 +447,30 @@ def choose_by_dev(args: FocalCSETrainingArguments, dev: list[Any]) -> None:
     args.metric_for_best_model, args.greater_is_better = metric, True
 
 
+def choose_reference(loss: ContrastiveLoss, reference: Any, max_seq_length: int) -> FrozenReference | None:
+    """The frozen encoder of a loss that needs one.
+
+    Raises:
+        UserError: it is missing, or the loss does not look at it.
+    """
+    if loss.needs_reference and reference is None:
+        raise missing_reference(loss.name)
+    if reference is not None and not loss.needs_reference:
+        raise UserError(f"loss {loss} looks at no reference model, but one is given; leave --reference_model out")
+    return None if reference is None else FrozenReference(reference, max_seq_length)
+
+
 def require_dropout(model: Any) -> None:
     """Log the dropout that makes two views of a sentence differ.
 
     Raises:
-        UserError: all rates are 0.
+        UserError: all rates are 0 and no augmentation makes them differ either.
     """
     rates = model.dropout_rates()
     logger.info("dropout of the encoder: %s", ", ".join(f"{k}={v}" for k, v in rates.items()))
-    if not any(rates.values()):
+    if not any(rates.values()) and not model.augmented:
         raise UserError(
             f"every dropout rate of this {model.config.model_type} encoder is 0 ({', '.join(rates)}), so both views "
-            "of a sentence would be equal and nothing could be learnt; give --dropout 0.1"
+            "of a sentence would be equal and nothing could be learnt; give --dropout 0.1, or an --augmentation "
+            "such as token_shuffle"
         )
