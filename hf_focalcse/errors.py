@@ -17,3 +17,13 @@ def suggest(name: str, allowed: Iterable[str]) -> str:
     """``", did you mean 'x'?"`` for the nearest of ``allowed``, or the empty string where none is near."""
     near = get_close_matches(name, list(allowed), n=1)
     return f", did you mean {near[0]!r}?" if near else ""
+
+
+class Stopped(Exception):
+    """Training was stopped by a signal and has saved a checkpoint. The command line exits with `STOPPED`.
+
+    The message is empty on all processes but the first.
+    """
+
+
+STOPPED = 75  # EX_TEMPFAIL of sysexits.h: not done, worth starting again

@@ -1,10 +1,9 @@
-"""The two jobs of the command line: train an encoder, judge an encoder."""
+"""The jobs of the command line: train an encoder, judge an encoder, print a table of results."""
 
 from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import time
 from dataclasses import MISSING, asdict, fields
 from functools import partial
@@ -14,15 +13,20 @@ from typing import Any
 
 from transformers.utils import logging
 
-from . import quickstart
-from .arguments import EvalArguments, Settings
+from . import checkpoints, quickstart
+from .arguments import EvalArguments, Settings, TableArguments
+from .augment import build_augmentations
 from .data import Sentences, read_sentences, require
+from .engines import engine_of, whole_model
 from .errors import UserError
 from .evaluation import Results, evaluate_sts, load_tasks, read_pairs
+from .evaluation.table import make_table, read_system
+from .evaluation.whitening import Remembering, WhitenedEncoder, Whitening
+from .evaluation.word_vectors import RULE, WordVectors
 from .losses import ContrastiveLoss, build_loss
 from .modeling import HEAD_FILE, load_model, require_projection
 from .publishing.card import write_card
-from .record import RUN_FILE, RunRecord, file_sha256
+from .record import RUN_FILE, RunRecord, describe_hardware, file_sha256
 from .trainer import FocalCSETrainer
 
 RESULTS_FILE = "results.json"
@@ -32,6 +36,7 @@ ALWAYS_RECORDED = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type"),
     *("warmup_steps", "weight_decay", "max_grad_norm", "max_steps", "num_train_epochs", "seed"),
 )
+TARGET = "target"  # as --whiten: the texts that are scored
 QUICKSTART = "quickstart"  # as --train_file or --eval_file: what the package carries
 
 
@@ -60,13 +65,18 @@ def train(settings: Settings) -> None:
     say(describe_start(settings, trainer, record))
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     require_numbers(model)
-    trainer.save_model(str(folder))
+    trainer.save_whole(folder)
+    if args.world_size > 1:
+        trainer.accelerator.end_training()  # what follows is rank 0's alone
 
     if args.process_index == 0:
-        (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle; run.json says the same
         weights = file_sha256(folder / "model.safetensors")
         record.model |= {"weights_sha256": weights}
-        results = judge(model, dev, args.per_device_eval_batch_size, str(folder), weights) if dev else None
+        if trainer.reference is not None:
+            record.model["reference"] |= trainer.reference_cost()
+        with whole_model():  # the trained one may be sharded over ranks that are gone
+            saved = load_model(str(folder)).to(args.device) if dev else None
+        results = judge(saved, dev, args.per_device_eval_batch_size, str(folder), weights) if dev else None
         record.log, record.alarms = trainer.state.log_history, trainer.alarms
         record.final = results.scores if results else {}
         record.best = best_of(trainer)
@@ -80,10 +90,10 @@ def train(settings: Settings) -> None:
 
 
 def prepare_output(settings: Settings) -> Path:
-    """The output folder, new or empty of a finished run.
+    """The output folder, new, empty of an earlier run, or with the checkpoints to go on from.
 
     Raises:
-        UserError: it holds a finished run, is a file, or cannot be written.
+        UserError: it holds a run, finished or not, is a file, or cannot be written.
     """
     args = settings.training
     if "output_dir" not in settings.given:
@@ -95,24 +105,23 @@ def prepare_output(settings: Settings) -> Path:
     model = settings.model.model_name_or_path
     if model is not None and Path(model).is_dir() and folder.exists() and folder.samefile(model):
         raise UserError(f"--output_dir {folder} is the encoder that training starts from; give another folder")
-    there = [name for name in WRITTEN if (folder / name).exists()] + [p.name for p in folder.glob("checkpoint-*")]
-    if there and not args.resume_from_checkpoint:
-        if not settings.job.overwrite_output_dir:
-            raise UserError(
-                f"{folder} holds {'a finished run' if RUN_FILE in there else ', '.join(there)}; give another "
-                "--output_dir, --resume_from_checkpoint to go on with a run, or --overwrite_output_dir to replace it"
-            )
-        if RUN_FILE in there or any(name.startswith("checkpoint-") for name in there):
-            clear(folder, there)
+    left = checkpoints.list_checkpoints(folder)
+    there = [name for name in WRITTEN if (folder / name).exists()] + [path.name for path in left]
+    if there and not (settings.job.overwrite_output_dir or args.resume_from_checkpoint):
+        what = f"{left[-1].name} of an unfinished run" if left else ", ".join(there)
+        what = "a finished run" if RUN_FILE in there else what
+        go_on = "go on with --resume_from_checkpoint last, " if left else ""
+        raise UserError(
+            f"{folder} holds {what}; {go_on}give another --output_dir, or --overwrite_output_dir to replace it"
+        )
     make_writable(folder, "--output_dir")
+    if not args.resume_from_checkpoint and args.process_index == 0:
+        for checkpoint in left:  # a later --resume_from_checkpoint last must not find the old run's
+            checkpoints.remove(checkpoint)
+        if left or RUN_FILE in there:  # no score of it may stand beside the next run's weights
+            for name in WRITTEN:
+                (folder / name).unlink(missing_ok=True)
     return folder
-
-
-def clear(folder: Path, names: list[str]) -> None:
-    """Take a run's files away, so that no score or checkpoint of it is left beside the next run's weights."""
-    for name in names:
-        path = folder / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def make_writable(folder: Path, flag: str) -> None:
@@ -133,8 +142,8 @@ def make_writable(folder: Path, flag: str) -> None:
 def check_precision(settings: Settings, say: Any) -> None:
     """Half precision needs a device for it; the published command lines carry --fp16, so a CPU run says it loudly."""
     args = settings.training
-    if args.fp16 and args.device.type == "cpu":
-        args.fp16 = False
+    if "fp16" in (args.mixed_precision, args.fp16 and "fp16") and args.device.type == "cpu":
+        args.fp16, args.mixed_precision = False, "no"
         settings.notes.append("--fp16 was asked for, but there is no GPU: this run computes in float32 on the CPU")
         say(f"WARNING: {settings.notes[-1]}")
 
@@ -173,7 +182,8 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
     from transformers import set_seed
 
     set_seed(settings.training.seed)
-    model = load_model(path, chosen.pooler or "cls", projection, chosen.dropout, chosen.model_revision)
+    with whole_model():
+        model = load_model(path, chosen.pooler or "cls", projection, chosen.dropout, chosen.model_revision)
     recorded = model.config.focal_cl
     trained_here = "loss" in recorded
     reset = not trained_here if chosen.reinit_projection is None else chosen.reinit_projection
@@ -182,12 +192,40 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
     if reset and model.projection_use != "none":
         model.reset_projection()
     model.chunk_size = chosen.chunk_size
+    model.augmentations = build_augmentations(settings.views.augmentation)
     model.config.focal_cl = recorded | {
         "loss": loss.name,
         **{k: v for k, v in loss.config.items() if k != "name"},
         "base_model": base or recorded.get("base_model"),
         "max_seq_length": settings.data.max_seq_length,
     }
+    return model
+
+
+def prepare_reference(settings: Settings, loss: ContrastiveLoss) -> Any:
+    """The frozen encoder that the loss compares with, or None where there is none. A recipe's is left out, with a
+    note, where the loss was changed to one that looks at none.
+
+    Raises:
+        UserError: it cannot be loaded, or nothing says how it pools.
+    """
+    chosen = settings.reference
+    if chosen.reference_model is None:
+        for name in ("reference_pooler", "reference_revision"):
+            if getattr(chosen, name) is not None:
+                raise UserError(f"--{name} belongs to --reference_model, which is not given")
+        return None
+    if not loss.needs_reference and "reference_model" not in settings.explicit:
+        settings.notes.append(f"recipe {settings.recipe}: no reference is loaded, the loss does not look at one")
+        settings.reference = type(chosen)()
+        return None
+    path, _ = resolve_model(chosen.reference_model)
+    try:
+        with whole_model():
+            model = load_model(path, chosen.reference_pooler, revision=chosen.reference_revision)
+        require_projection(model, chosen.reference_model)
+    except UserError as error:
+        raise UserError(f"--reference_model: {str(error).replace('--pooler', '--reference_pooler')}") from error
     return model
 
 
@@ -210,6 +248,7 @@ def prepare_sentences(settings: Settings, model: Any) -> Sentences:
         encoding_errors=data.encoding_errors,
         drop_duplicates=data.drop_duplicates,
         max_samples=data.max_train_samples,
+        fraction=data.train_fraction,
         tokenizer=model.tokenizer,
         max_seq_length=data.max_seq_length,
         seed=args.seed,
@@ -260,6 +299,9 @@ def make_trainer(
             dev=dev,
             max_seq_length=settings.data.max_seq_length,
             mask_duplicates=settings.loss.mask_duplicates,
+            negatives=settings.distributed.negatives,
+            allow_resume_mismatch=settings.distributed.allow_resume_mismatch,
+            reference=prepare_reference(settings, loss),
         )
     except UserError:
         raise
@@ -304,19 +346,37 @@ def start_record(settings: Settings, trainer: FocalCSETrainer, sentences: Senten
             "pooler": model.pooler_name,
             "projection": model.projection_use,
             "dropout": model.dropout_rates(),
+            "augmentation": settings.views.augmentation or ["dropout"],
+            "reference": describe_reference(settings, trainer),
             "parameters": sum(p.numel() for p in model.parameters()),
             "embedding_dimensions": model.config.hidden_size,
         },
         data=sentences.report.to_dict(),
         seed=args.seed,
         world_size=args.world_size,
+        hardware=describe_hardware() | {"engine": engine_of(trainer.accelerator), "device": args.device.type},
         notes=settings.notes,
     )
 
 
+def describe_reference(settings: Settings, trainer: FocalCSETrainer) -> dict[str, Any] | None:
+    """What run.json says of the frozen encoder; its cost is added at the end."""
+    if trainer.reference is None:
+        return None
+    model = trainer.reference.model
+    return {
+        "name_or_path": settings.reference.reference_model,
+        "revision": settings.reference.reference_revision,
+        "pooler": model.pooler_name,
+        "projection": model.projection_use,
+        "parameters": sum(p.numel() for p in model.parameters()),
+    }
+
+
 def settings_of_run(settings: Settings) -> dict[str, Any]:
     """Our settings, and those of TrainingArguments that matter or differ from their default; no token."""
-    own: list[Any] = [settings.job, settings.model, settings.loss, settings.data, settings.dev]
+    own: list[Any] = [settings.job, settings.model, settings.loss, settings.reference, settings.views]
+    own += [settings.data, settings.dev, settings.distributed]
     args = settings.training
     plain = args.to_dict()
     for field in fields(args):
@@ -328,15 +388,17 @@ def settings_of_run(settings: Settings) -> dict[str, Any]:
 
 def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunRecord) -> str:
     args = settings.training
-    batch = args.train_batch_size * args.world_size
+    batch = args.train_batch_size * (args.world_size if settings.distributed.negatives == "global" else 1)
     noise = ", ".join(f"{k} {v:g}" for k, v in record.model["dropout"].items())
+    reference = record.model["reference"]
     lines = [
         f"Encoder: {record.model['name_or_path']} ({record.model['class']}, {record.model['parameters']:,} parameters)"
         f", pooler {record.model['pooler']}, projection {record.model['projection']}",
-        f"Noise between the two views: {noise}",
+        f"Noise between the two views: {noise}; augmentation: {' | '.join(record.model['augmentation'])}",
         f"Loss: {trainer.loss}, equal texts masked: {trainer.mask_duplicates}",
-        f"Batch: {args.train_batch_size} sentences x {args.world_size} process(es), "
-        f"{batch - 1 if args.world_size == 1 else args.train_batch_size - 1} negatives per anchor"
+        *([f"Reference: {reference['name_or_path']} (frozen, pooler {reference['pooler']})"] if reference else []),
+        f"Engine: {record.hardware['engine']} on {args.device.type}",
+        f"Batch: {args.train_batch_size} sentences x {args.world_size} process(es), {batch - 1} negatives per anchor"
         + (
             f"; {args.gradient_accumulation_steps} accumulated batches add none"
             if args.gradient_accumulation_steps > 1
@@ -377,6 +439,12 @@ def describe_end(record: RunRecord, folder: Path) -> str:
     for name, value in scores.items():
         base = record.baseline[name]
         lines.append(f"{name:40}{base:8.2f}{value:9.2f}{value - base:+8.2f}")
+    if record.model["reference"]:
+        cost = record.model["reference"]
+        lines.append(
+            f"The frozen reference took {cost['reference_seconds_per_batch']:.3f} s per batch, "
+            f"{cost['reference_share_of_step']:.0%} of forward and backward."
+        )
     lines += [f"ALARM: {alarm}" for alarm in record.alarms]
     lines.append(f"Judge it on the STS tasks: python run_eval.py --model_name_or_path {shlex.quote(str(folder))}")
     return "\n".join(lines)
@@ -388,6 +456,14 @@ def describe_end(record: RunRecord, folder: Path) -> str:
 def judge(model: Any, tasks: list[Any], batch_size: int, name: str, weights: str | None,
           max_length: int | None = None, progress: bool = False) -> Results:  # fmt: skip
     """Scores of an encoder on ``tasks``, with its identity."""
+    encoder, identity = as_encoder(model, batch_size, name, weights, max_length)
+    return evaluate_sts(encoder, tasks, progress=progress, model=identity)
+
+
+def as_encoder(
+    model: Any, batch_size: int, name: str, weights: str | None, max_length: int | None
+) -> tuple[Any, dict[str, Any]]:
+    """(what evaluation encodes with, what results.json says of it)."""
     limit = min(max_length or model.max_length(), model.max_length())
     identity = {
         "name_or_path": name,
@@ -396,31 +472,29 @@ def judge(model: Any, tasks: list[Any], batch_size: int, name: str, weights: str
         "max_length": limit,
         "weights_sha256": weights,
     }
-    encoder = SimpleNamespace(encode=partial(model.encode, batch_size=batch_size, max_length=limit))
-    return evaluate_sts(encoder, tasks, progress=progress, model=identity)
+    return SimpleNamespace(encode=partial(model.encode, batch_size=batch_size, max_length=limit)), identity
 
 
 def evaluate(args: EvalArguments) -> None:
     """An encoder -> its scores as a table and in results.json; a model card beside it is written anew."""
-    path, _ = resolve_model(args.model_name_or_path)
+    if args.word_vectors is None:
+        resolve_model(args.model_name_or_path)
     check_evaluation(args)
     device = choose_device(args.device)
     tasks = choose_tasks(args)
-    model = load_model(path, args.pooler, None if args.pooler is None else explicit_projection(args.pooler),
-                       revision=args.model_revision)  # fmt: skip
-    require_projection(model, str(args.model_name_or_path))
-    folder = results_folder(args, model)
-    make_writable(folder, "--output_dir")
-    weights = Path(path) / "model.safetensors"
-    results = judge(
-        model.to(device),
-        tasks,
-        args.batch_size,
-        str(args.model_name_or_path),
-        file_sha256(weights) if weights.is_file() else None,
-        args.max_seq_length,
-        progress=True,
+    encoder, identity = (
+        open_encoder(args, device) if args.word_vectors is None else open_word_vectors(args.word_vectors, tasks)
     )
+    folder = results_folder(args, identity["pooler"])
+    make_writable(folder, "--output_dir")
+    if args.whiten is None:
+        results = evaluate_sts(encoder, tasks, model=identity)
+    else:
+        results = evaluate_whitened(encoder, tasks, identity, args.whiten, args.whiten_dim)
+    if args.word_vectors is not None and encoder.unknown:
+        unknown = len(encoder.unknown)
+        results.metadata["model"]["sentences_without_known_word"] = unknown
+        print(f"note: {unknown} sentences hold no word of {args.word_vectors}; they got the mean of all vectors")
     file = folder / RESULTS_FILE
     if file.exists():
         results = results.merge(Results.read(file))
@@ -430,6 +504,60 @@ def evaluate(args: EvalArguments) -> None:
     if (folder / RUN_FILE).exists():
         write_card(folder)
         print(f"Model card renewed: {folder / 'README.md'}")
+
+
+def open_encoder(args: EvalArguments, device: Any) -> tuple[Any, dict[str, Any]]:
+    """The encoder of ``--model_name_or_path`` on its device, and its identity."""
+    path, _ = resolve_model(args.model_name_or_path)
+    model = load_model(path, args.pooler, None if args.pooler is None else explicit_projection(args.pooler),
+                       revision=args.model_revision)  # fmt: skip
+    require_projection(model, str(args.model_name_or_path))
+    weights = Path(path) / "model.safetensors"
+    sha256 = file_sha256(weights) if weights.is_file() else None
+    return as_encoder(model.to(device), args.batch_size, str(args.model_name_or_path), sha256, args.max_seq_length)
+
+
+def open_word_vectors(path: str, tasks: list[Any]) -> tuple[WordVectors, dict[str, Any]]:
+    """Static word vectors for the sentences of ``tasks``, and their identity."""
+    vectors = WordVectors(path, (text for task in tasks for pair in task.pairs for text in pair[2:]))
+    identity = {
+        "name_or_path": path,
+        "pooler": "mean of words",
+        "projection": "none",
+        "max_length": None,
+        "weights_sha256": file_sha256(path),
+        "tokens": RULE,
+    }
+    return vectors, identity
+
+
+def evaluate_whitened(
+    encoder: Any, tasks: list[Any], identity: dict[str, Any], source: str, dimensions: int | None
+) -> Results:
+    """Scores with whitened vectors; source: a file of sentences, or "target" for the texts of each set itself, every
+    sentence as often as the set holds it."""
+    encoder = Remembering(encoder)
+    if source != TARGET:
+        sentences = read_sentences(quickstart.CORPUS if source == QUICKSTART else source)
+        report = sentences.report
+        whitening = Whitening(encoder.encode([sentences[i]["text"] for i in range(len(sentences))]), dimensions)
+        of = f"{Path(source).name} ({report.kept:,} sentences, sha256 {report.sha256[:12]})"
+        model = identity | {"whitening": f"{of}, {whitening.kernel.shape[1]} dimensions"}
+        return evaluate_sts(WhitenedEncoder(encoder, whitening), tasks, model=model)
+    parts = []
+    for task in tasks:
+        texts = [text for pair in task.pairs for text in (pair.sentence1, pair.sentence2)]
+        whitening = Whitening(encoder.encode(texts), dimensions)
+        model = identity | {"whitening": f"the texts of each set, {whitening.kernel.shape[1]} dimensions"}
+        parts.append(evaluate_sts(WhitenedEncoder(encoder, whitening), [task], progress=False, model=model))
+    return Results.join(parts)
+
+
+def table(args: TableArguments) -> None:
+    """Many results.json -> one table, plain and in Markdown."""
+    made = make_table([read_system(argument) for argument in args.results], args.sick)
+    parts = {"plain": made.plain, "markdown": made.markdown}
+    print("\n\n".join(write() for name, write in parts.items() if args.format in (name, "both")))
 
 
 def explicit_projection(pooler: str) -> str:
@@ -444,6 +572,12 @@ def check_evaluation(args: EvalArguments) -> None:
         raise UserError(f"--max_seq_length is {args.max_seq_length}; a sentence needs at least 3 tokens")
     if args.splits not in ("test", "dev"):
         raise UserError(f"--splits is {args.splits!r}; it must be test or dev")
+    if args.whiten_dim is not None and args.whiten is None:
+        raise UserError(f"--whiten_dim is {args.whiten_dim}, but nothing is whitened; add --whiten target or FILE")
+    if args.word_vectors is not None:
+        for name in ("model_name_or_path", "model_revision", "pooler", "max_seq_length", "device"):
+            if getattr(args, name) is not None:
+                raise UserError(f"--word_vectors are judged in place of an encoder; leave --{name} out")
     if args.eval_file and (args.sts_dir or args.tasks or args.splits != "test"):
         raise UserError(
             "--eval_file names the pairs to judge on; leave out --sts_dir, --tasks and --splits, or --eval_file"
@@ -478,16 +612,17 @@ def choose_device(name: str | None) -> Any:
     return torch.device(name)
 
 
-def results_folder(args: EvalArguments, model: Any) -> Path:
+def results_folder(args: EvalArguments, pooler: str) -> Path:
     """The model's folder where it is judged as it embeds, else results/NAME-POOLER: scores of one kind a file."""
     if args.output_dir is not None:
         return Path(args.output_dir)
-    name = str(args.model_name_or_path).rstrip("/")
-    if Path(name).is_dir() and args.pooler is None and args.max_seq_length is None:
+    name = str(args.word_vectors or args.model_name_or_path).rstrip("/")
+    if Path(name).is_dir() and args.pooler is None and args.max_seq_length is None and args.whiten is None:
         return Path(name)
     stem = Path(name).name if Path(name).exists() else name.replace("/", "--")
+    whitened = "" if args.whiten is None else f"-whitened-{Path(args.whiten).stem}{args.whiten_dim or ''}"
     length = "" if args.max_seq_length is None else f"-{args.max_seq_length}"
-    return Path("results") / f"{stem}-{model.pooler_name}{length}"
+    return Path("results") / f"{stem}-{pooler.replace(' ', '-')}{length}{whitened}"
 
 
 def _silence(*_: Any) -> None:

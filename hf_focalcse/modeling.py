@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +53,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
+from .augment import Augmentation, Drawn, Dropout, draw_views
 from .errors import UserError
 from .poolers import POOLERS, resolve_pooler
 
@@ -67,6 +70,7 @@ DROPOUT_ATTRIBUTES = (  # BERT, RoBERTa, MPNet, ELECTRA, XLM-R; DistilBERT; Mode
     "embedding_dropout",
     "mlp_dropout",
 )
+NOTHING_DRAWN = Drawn()
 ROWS_PER_CHUNK = 64  # rows of similar length that go through the encoder together when no chunk size is asked for
 
 
@@ -106,6 +110,7 @@ class FocalCLMixin(_Base):
             self.mlp = Projection(config.hidden_size)
         record = getattr(config, "focal_cl", None) or {}
         self.chunk_size: int | None = None
+        self.augmentations: tuple[Augmentation, ...] = ()  # one a view; none: the encoder's dropout alone
         self._tokenizer: PreTrainedTokenizerBase | None = None
         self.post_init()
         self.set_pooling(record.get("pooler", "cls"), record.get("projection"))
@@ -154,6 +159,11 @@ class FocalCLMixin(_Base):
         """The dropout rates of the encoder by their names in its config."""
         return {name: getattr(self.config, name) for name in DROPOUT_ATTRIBUTES if hasattr(self.config, name)}
 
+    @property
+    def augmented(self) -> bool:
+        """Whether an augmentation makes the views differ, beyond dropout."""
+        return any(not isinstance(augmentation, Dropout) for augmentation in self.augmentations)
+
     # ---- forward
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -161,8 +171,11 @@ class FocalCLMixin(_Base):
 
         Rows are grouped by length, and every group is trimmed to its own longest row. With ``chunk_size`` set, a group
         has that many rows and is checkpointed in training: one group's activations live at a time, and dropout is
-        replayed. Padding is expected on the right.
+        replayed. Padding is expected on the right. In training the ``augmentations`` change the views.
         """
+        drawn = NOTHING_DRAWN
+        if self.training and self.augmentations:
+            drawn = draw_views(self.augmentations, attention_mask, self.config.hidden_size)
         *leading, length = input_ids.shape
         ids, mask = input_ids.reshape(-1, length), attention_mask.reshape(-1, length)  # (B*V, L)
         lengths = mask.sum(1)
@@ -170,7 +183,7 @@ class FocalCLMixin(_Base):
         pieces = []
         for rows in order.split(self.chunk_size or ROWS_PER_CHUNK):
             longest = max(int(lengths[rows[0]]), 1)
-            chunk = ids[rows, :longest], mask[rows, :longest]
+            chunk = ids[rows, :longest], mask[rows, :longest], drawn.of(rows, longest)
             if self.chunk_size and torch.is_grad_enabled():
                 pieces.append(checkpoint(self.embed, *chunk, use_reentrant=False))
             else:
@@ -178,15 +191,35 @@ class FocalCLMixin(_Base):
         vectors = torch.cat(pieces)[torch.argsort(order)]  # (B*V, D), in the order given
         return vectors.reshape(*leading, -1)
 
-    def embed(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """One group of rows (B, L) -> (B, D)."""
+    def embed(self, ids: Tensor, mask: Tensor, drawn: Drawn = NOTHING_DRAWN) -> Tensor:
+        """One group of rows (B, L) -> (B, D); drawn: what augmentations do to them."""
         row = POOLERS[self.pooler_name]
-        output = self.encoder(input_ids=ids, attention_mask=mask, output_hidden_states=row.all_layers)
+        if drawn.order is not None:
+            ids = ids.gather(1, drawn.order)
+        with self._cut(drawn.keep()):
+            output = self.encoder(input_ids=ids, attention_mask=mask, output_hidden_states=row.all_layers)
         layers = output.hidden_states if row.all_layers else (output.last_hidden_state,)
+        if drawn.order is not None:  # every token back at its own place, [CLS] first
+            back = drawn.order.argsort(1).unsqueeze(-1)
+            layers = tuple(layer.gather(1, back.expand_as(layer)) for layer in layers)
         vectors = row.pool(layers, mask)
         if self.projection_use == "always" or (self.projection_use == "training" and self.training):
             vectors = torch.tanh(self.projection_linear(vectors))
         return vectors
+
+    @contextmanager
+    def _cut(self, keep: Tensor | None) -> Iterator[None]:
+        """Within it, the embedding layer gives zero where keep (B, L or 1, D or 1) is false."""
+        if keep is None:
+            yield
+            return
+        # ELECTRA widens its embeddings to D afterwards; its layer 0 is what comes out of that.
+        layer = getattr(self.encoder, "embeddings_project", self.encoder.embeddings)
+        handle = layer.register_forward_hook(lambda module, inputs, hidden: hidden * keep)
+        try:
+            yield
+        finally:
+            handle.remove()
 
     # ---- text -> vectors
 
@@ -208,7 +241,7 @@ class FocalCLMixin(_Base):
             positions -= self.encoder.embeddings.padding_idx + 1  # positions start after it; MPNet's is always 1
         return min(positions, self.tokenizer.model_max_length)
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference_mode: FSDP2 would keep the weights it gathered here as inference tensors
     def encode(
         self, texts: list[str], batch_size: int = 64, max_length: int | None = None, show_progress: bool = False
     ) -> np.ndarray:

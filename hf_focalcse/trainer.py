@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from hashlib import blake2b
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import torch
+from accelerate.data_loader import SeedableRandomSampler
+from accelerate.utils import broadcast_object_list
+from safetensors import SafetensorError
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase, Trainer
+from torch.utils.data import Dataset, Sampler
+from transformers import PreTrainedTokenizerBase, Trainer, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import logging
 
-from .data import ViewCollator
+from . import checkpoints
+from .checkpoints import Checkpoint, find_checkpoint
+from .data import PADDING_ID, ViewCollator
+from .engines import check_engine, check_wrapper, engine_of
 from .errors import UserError, suggest
 from .evaluation import evaluate_sts
-from .losses import ContrastiveLoss
-from .pairs import describe_pairs, make_pairs, reference_losses
+from .losses import ContrastiveLoss, missing_reference
+from .pairs import describe_pairs, gather_rows, make_pairs, reference_losses
+from .reference import FrozenReference, Stopwatch
+from .stopping import StopSignals
 from .training_args import FocalCSETrainingArguments
 
 logger = logging.get_logger(__name__)
 
 HARD_MARGIN = 0.3  # 1 - m above which a negative is called hard, for losses without an m of their own
 COLLAPSED_COSINE = 0.98  # mean cosine of random sentences above which all vectors point one way
+RANK_SEED = 1_000_003  # between the dropout seeds of two ranks; Trainer seeds all alike, which gives equal masks
+WRITE_ERRORS = ("inline_container", "PytorchStreamWriter", "basic_ios::clear")  # torch.save's on a full disk
 
 
 class FocalCSETrainer(Trainer):
@@ -35,13 +50,19 @@ class FocalCSETrainer(Trainer):
         dev: labelled tasks for `evaluate_sts`, or None to train without; they are scored every ``eval_steps``.
         max_seq_length: tokens kept of a training sentence.
         mask_duplicates: equal texts in a batch are no negatives of each other; None leaves it to the loss.
+        reference: a frozen encoder of `load_model` for the losses that compare with one.
+        negatives: "global", those of all processes, or "local".
+        allow_resume_mismatch: resume from a checkpoint of a run that differs from this one.
 
     Raises:
-        UserError: every dropout rate is 0 (both views would be equal), there are fewer than two sentences a batch, or
-            the metric that is to choose the best checkpoint is none of the dev tasks'.
+        UserError: a reference is missing or not used, every dropout rate is 0 (both views would be equal) and there is
+            no augmentation, there are fewer than two sentences a batch, the metric that is to choose the best
+            checkpoint is none of the dev tasks', or processes and engine are not what was asked for.
     """
 
     model: Any
+    args: Any
+    train_dataset: Any
     loss_is_scaled_for_ga = False  # compute_loss gives a mean: the division by accumulation steps is Trainer's
 
     def __init__(
@@ -54,33 +75,50 @@ class FocalCSETrainer(Trainer):
         processing_class: PreTrainedTokenizerBase | None = None,
         max_seq_length: int = 32,
         mask_duplicates: bool | None = None,
+        reference: Any = None,
+        negatives: str = "global",
+        allow_resume_mismatch: bool = False,
         **kwargs: Any,
     ):
         self.loss = loss
+        self.negatives = negatives
+        self.allow_resume_mismatch = allow_resume_mismatch
+        self._staging = False
+        self._micro = (-1, 0)  # global step, batches seen in it
         self.dev = list(dev or [])
         self.mask_duplicates = loss.mask_duplicates if mask_duplicates is None else mask_duplicates
         self.alarms: list[str] = []
         self.baseline: dict[str, float] = {}
         self._observed: dict[str, float] = {}
         self._collapsed_before = self._alone_before = False
+        self.reference = choose_reference(loss, reference, max_seq_length)
+        self.step_time, self.reference_time = Stopwatch(), Stopwatch()
         require_dropout(model)
         if args.per_device_train_batch_size < 2:
             raise UserError(
                 f"per_device_train_batch_size is {args.per_device_train_batch_size}; a sentence needs at least one "
                 "other in its batch as a negative, so give 2 or more (64 is usual)"
             )
+        if args.world_size > 1 and args.data_seed is None:
+            args.data_seed = args.seed  # else the order follows each rank's generator, which dropout needs for itself
         choose_by_dev(args, self.dev)
         tokenizer = processing_class or model.tokenizer
+        collator = kwargs.pop("data_collator", None) or ViewCollator(tokenizer, max_seq_length)
         super().__init__(
             model=model,
             args=args,
             train_dataset=train_dataset,
             eval_dataset=self.dev or None,
             processing_class=tokenizer,
-            data_collator=kwargs.pop("data_collator", None) or ViewCollator(tokenizer, max_seq_length),
+            data_collator=collator if self.reference is None else self.reference.collate(collator),
             **kwargs,
         )
         self.model_accepts_loss_kwargs = False  # before 5.24 this, not the class attribute, decides the division
+        self.pads = args.world_size > 1 and not args.dataloader_drop_last
+        check_engine(args, self.accelerator)
+        self.stop_signals = StopSignals()
+        self.add_callback(_StartOfTraining(self))
+        self.add_callback(self.stop_signals)
 
     # ---- the step
 
@@ -90,12 +128,59 @@ class FocalCSETrainer(Trainer):
         """Views (B, V, L) -> embeddings (B, V, D) -> pairs -> loss, a mean over the anchors."""
         text_ids = inputs["text_ids"] if self.mask_duplicates else None
         embeddings = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])  # (B, V, D)
-        pairs = make_pairs(embeddings, text_ids)
+        reference = self._refer(inputs)
+        if self.pads:  # the last batch: all ranks run it whole (FSDP2 and ZeRO-3 count on it), then leave padding out
+            real = inputs["text_ids"] != PADDING_ID
+            embeddings, text_ids = embeddings[real], None if text_ids is None else text_ids[real]
+            reference = None if reference is None else reference[real]
+        pairs = make_pairs(embeddings, text_ids, reference, self.negatives, self._step_seed())
         loss = self.loss(pairs)
         if self._logs_next():
-            self._observed = describe_pairs(pairs, getattr(self.loss, "m", HARD_MARGIN))
-            self._observed |= reference_losses(self.loss, len(pairs.candidates))
+            m = getattr(self.loss, "m", None)
+            self._observed = describe_pairs(pairs, HARD_MARGIN if m is None else m)
+            self._observed |= reference_losses(self.loss, len(pairs.candidates), embeddings.shape[-1])
         return (loss, embeddings) if return_outputs else loss
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """As in transformers, timed where a reference takes a share of it."""
+        if self.reference is None:
+            return super().training_step(*args, **kwargs)
+        with self.step_time:
+            return super().training_step(*args, **kwargs)
+
+    def _refer(self, inputs: dict[str, Tensor]) -> Tensor | None:
+        """Vectors of the frozen reference, (B, D')."""
+        if self.reference is None:
+            return None
+        with self.accelerator.autocast(), self.reference_time:
+            return self.reference.encode(inputs, next(self.model.parameters()))
+
+    def reference_cost(self) -> dict[str, float]:
+        """Seconds per batch that the reference takes, and its share of forward and backward; empty without one."""
+        if self.reference is None or not self.step_time.laps:
+            return {}
+        own, step = self.reference_time.seconds(), self.step_time.seconds()
+        return {"reference_seconds_per_batch": own / self.reference_time.laps, "reference_share_of_step": own / step}
+
+    def _step_seed(self) -> int:
+        """The same on all ranks and in a resumed run, another for each batch."""
+        step, (before, batch) = self.state.global_step, self._micro
+        self._micro = (step, batch + 1 if before == step else 0)
+        return int.from_bytes(blake2b(f"{self.args.seed} {self._micro}".encode(), digest_size=7).digest(), "little")
+
+    def get_train_dataloader(self) -> Any:
+        """As Trainer's; where the last batch is kept on several ranks, it is filled up with padding, not with the
+        epoch's first sentences, and each rank has as many batches as the others."""
+        if not self.pads:
+            return super().get_train_dataloader()
+        whole = self.args.train_batch_size * self.args.world_size
+        return self._get_dataloader(
+            _Padded(self.train_dataset),
+            "Training",
+            self._train_batch_size,
+            lambda _: _PaddedSampler(self.train_dataset, whole, self.args.data_seed or self.args.seed),
+            is_training=True,
+        )
 
     def _logs_next(self) -> bool:
         step = self.state.global_step + 1
@@ -103,7 +188,7 @@ class FocalCSETrainer(Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
-            logs = logs | self._observed
+            logs = logs | self._observed | self.reference_cost()
             self._watch(logs)
             self._observed = {}
         super().log(logs, start_time)
@@ -151,10 +236,25 @@ class FocalCSETrainer(Trainer):
         return metrics
 
     def score(self) -> dict[str, float]:
-        """Scores of the dev tasks by the same code path as ``run_eval.py``."""
+        """Scores of the dev tasks by the same code path as ``run_eval.py``; several ranks share the sentences."""
         encoder = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
-        encoder = SimpleNamespace(encode=partial(encoder.encode, batch_size=self.args.per_device_eval_batch_size))
-        return evaluate_sts(encoder, self.dev, progress=not self.args.disable_tqdm).scores
+        encode = partial(encoder.encode, batch_size=self.args.per_device_eval_batch_size)
+        if self.args.world_size > 1:
+            encode = partial(self._encode_shared, encode)
+        progress = self.is_world_process_zero() and not self.args.disable_tqdm
+        return evaluate_sts(SimpleNamespace(encode=encode), self.dev, progress=progress).scores
+
+    def _encode_shared(self, encode: Callable[[list[str]], np.ndarray], texts: list[str]) -> np.ndarray:
+        """N sentences -> (N, D), every W-th by this rank, the same bits on all.
+
+        Short shares are filled up: all ranks run as many forwards, which are collective under FSDP2 and ZeRO-3.
+        """
+        ranks = self.args.world_size
+        share = texts[self.args.process_index :: ranks]
+        share += texts[:1] * (-(-len(texts) // ranks) - len(share))
+        own = torch.from_numpy(encode(share)).to(self.args.device)
+        everyone = gather_rows(own, [len(share)] * ranks).cpu()  # (W * n, D), rank by rank
+        return everyone.unflatten(0, (ranks, -1)).transpose(0, 1).flatten(0, 1)[: len(texts)].contiguous().numpy()
 
     def score_baseline(self) -> dict[str, float]:
         """Score the encoder as it is before the first step; later scores are logged with their gain over it."""
@@ -167,15 +267,181 @@ class FocalCSETrainer(Trainer):
             )
         return self.baseline
 
-    # ---- checkpoints of encoders whose projection lies in a side file
+    # ---- interrupted runs
+
+    def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
+        """Trainer's, from a checkpoint that is known to be whole and of this run ("last": the last such one).
+
+        Raises:
+            UserError: no such checkpoint, a damaged one, or one of another run.
+            Stopped: SIGTERM or Ctrl-C; a checkpoint was saved.
+        """
+        asked = "last" if resume_from_checkpoint is True else resume_from_checkpoint
+        path = self._choose_checkpoint(str(asked)) if asked else None
+        with self.stop_signals:
+            return super().train(resume_from_checkpoint=path, **kwargs)
+
+    def _choose_checkpoint(self, asked: str) -> str | None:
+        """Rank 0 looks, all ranks get its answer."""
+        answer: list[Any] = [None, None]  # what is wrong, the checkpoint
+        if self.args.process_index == 0:
+            try:
+                answer[1] = find_checkpoint(self.args.output_dir, asked)
+            except UserError as error:
+                answer[0] = str(error)
+        if self.args.world_size > 1:
+            broadcast_object_list(answer)
+        problem, checkpoint = answer
+        if problem:
+            raise UserError(problem)
+        if checkpoint is None:
+            self.alarm(f"there is no checkpoint in {self.args.output_dir} yet: training starts from the beginning")
+            return None
+        for note in checkpoint.notes:
+            self.alarm(note)
+        self._require_same_run(checkpoint)
+        logger.warning("resuming from %s", checkpoint.path)
+        return str(checkpoint.path)
+
+    def _require_same_run(self, checkpoint: Checkpoint) -> None:
+        differences = checkpoints.differences_of_run(checkpoint, self.run_identity())
+        if differences and not self.allow_resume_mismatch:
+            raise UserError(
+                f"{checkpoint.path} is of another run: {'; '.join(differences)}; give the same, or "
+                "--allow_resume_mismatch to go on all the same"
+            )
+        if differences:
+            self.alarm(f"resumed from {checkpoint.path}, which is of another run: {'; '.join(differences)}")
+
+    def run_identity(self) -> dict[str, Any]:
+        """What must be equal for a resumed run to equal the uninterrupted one."""
+        args = self.args
+        report = getattr(self.train_dataset, "report", None)
+        return {
+            "world_size": args.world_size,
+            "engine": engine_of(self.accelerator),
+            "per_device_train_batch_size": args.per_device_train_batch_size,
+            "gradient_accumulation_steps": args.gradient_accumulation_steps,
+            "seed": args.seed,
+            "data": report.sha256 if report is not None else len(self.train_dataset),
+            "loss": self.loss.config | {"mask_duplicates": self.mask_duplicates},
+            "negatives": self.negatives,
+            "chunk_size": self.accelerator.unwrap_model(self.model, keep_torch_compile=False).chunk_size,
+        }
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        if self.state.global_step >= self.state.max_steps:  # resumed from the last step: Trainer would do one more
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)
+
+    def _get_output_dir(self, trial: Any) -> str:
+        """While a checkpoint is written: the place from which it is moved when it is whole."""
+        folder = super()._get_output_dir(trial)
+        return str(checkpoints.stage(folder)) if self._staging else folder
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """A checkpoint appears whole or not at all; the best and the last are never deleted."""
+        folder = Path(self.args.output_dir)
+        name = f"checkpoint-{self.state.global_step}"
+        best_before = self.state.best_model_checkpoint
+        self._staging = True
+        try:
+            super()._save_checkpoint(model, trial)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            raise self._saving_failed(error) from error
+        finally:
+            self._staging = False
+        self.state.best_model_checkpoint = (
+            str(folder / name) if self.state.best_global_step == self.state.global_step else best_before
+        )
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            try:
+                staged = checkpoints.stage(folder) / name
+                (staged / "training_args.bin").unlink(missing_ok=True)  # a pickle; run.json says the same
+                self.state.save_to_json(str(staged / "trainer_state.json"))  # with the best one's final place
+                checkpoints.publish(staged, folder / name, self.run_identity(), not self.args.save_only_model)
+                checkpoints.rotate(folder, self.args.save_total_limit, self.state.best_model_checkpoint)
+            except OSError as error:
+                raise self._saving_failed(error) from error
+        self.accelerator.wait_for_everyone()
+
+    def save_whole(self, folder: Path) -> None:
+        """The model for its users, written beside and then moved file by file, so that none is half written."""
+        stage = checkpoints.stage(folder) / "model"
+        try:
+            self.save_model(str(stage))
+            if self.args.should_save:
+                (stage / "training_args.bin").unlink(missing_ok=True)  # a pickle; run.json says the same
+                checkpoints.publish_files(stage, folder)
+                checkpoints.clear_stage(folder)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            raise self._saving_failed(error) from error
+
+    def _saving_failed(self, error: Exception) -> Exception:
+        """A UserError for a failed write, the error itself for anything else."""
+        if isinstance(error, RuntimeError) and not any(words in str(error) for words in WRITE_ERRORS):
+            return error
+        return checkpoints.saving_failed(error, self.args.output_dir)
+
+    # ---- checkpoints of encoders whose projection lies in a side file; FSDP2 and ZeRO keep it with the rest
 
     def _load_best_model(self) -> None:
         super()._load_best_model()
-        self.accelerator.unwrap_model(self.model).load_head(self.state.best_model_checkpoint)
+        if not (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+            self.accelerator.unwrap_model(self.model).load_head(self.state.best_model_checkpoint)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
-        self.accelerator.unwrap_model(model or self.model).load_head(resume_from_checkpoint)
+        if not (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+            self.accelerator.unwrap_model(model or self.model).load_head(resume_from_checkpoint)
+
+
+class _StartOfTraining(TrainerCallback):
+    """Checks the wrapper, which exists from now on; gives each rank dropout masks of its own; tidies up."""
+
+    def __init__(self, trainer: FocalCSETrainer):
+        self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        check_wrapper(self.trainer.model_wrapped, self.trainer.accelerator, args)
+        if args.process_index > 0:  # a resumed run gets the states of its generators afterwards
+            torch.manual_seed(args.seed + RANK_SEED * args.process_index)
+        if args.should_save:
+            checkpoints.clear_stage(args.output_dir)
+        self.trainer.accelerator.wait_for_everyone()
+
+
+class _Padded(Dataset):
+    """A data set that goes on with empty texts after its end."""
+
+    def __init__(self, dataset: Any):
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.dataset[index] if index < len(self.dataset) else {"text": ""}
+
+
+class _PaddedSampler(Sampler):
+    """The order of accelerate's seeded sampler, then indices past the end until batches of all ranks are whole."""
+
+    def __init__(self, dataset: Any, whole: int, seed: int):
+        self.order = SeedableRandomSampler(dataset, data_seed=seed)
+        self.length = -(-len(dataset) // whole) * whole
+
+    def __len__(self) -> int:
+        return self.length
+
+    def set_epoch(self, epoch: int) -> None:
+        self.order.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self.order
+        yield from range(len(self.order), self.length)
 
 
 def choose_by_dev(args: FocalCSETrainingArguments, dev: list[Any]) -> None:
@@ -199,16 +465,30 @@ def choose_by_dev(args: FocalCSETrainingArguments, dev: list[Any]) -> None:
     args.metric_for_best_model = metric
 
 
+def choose_reference(loss: ContrastiveLoss, reference: Any, max_seq_length: int) -> FrozenReference | None:
+    """The frozen encoder of a loss that needs one.
+
+    Raises:
+        UserError: it is missing, or the loss does not look at it.
+    """
+    if loss.needs_reference and reference is None:
+        raise missing_reference(loss.name)
+    if reference is not None and not loss.needs_reference:
+        raise UserError(f"loss {loss} looks at no reference model, but one is given; leave --reference_model out")
+    return None if reference is None else FrozenReference(reference, max_seq_length)
+
+
 def require_dropout(model: Any) -> None:
     """Log the dropout that makes two views of a sentence differ.
 
     Raises:
-        UserError: all rates are 0.
+        UserError: all rates are 0 and no augmentation makes them differ either.
     """
     rates = model.dropout_rates()
     logger.info("dropout of the encoder: %s", ", ".join(f"{k}={v}" for k, v in rates.items()))
-    if not any(rates.values()):
+    if not any(rates.values()) and not model.augmented:
         raise UserError(
             f"every dropout rate of this {model.config.model_type} encoder is 0 ({', '.join(rates)}), so both views "
-            "of a sentence would be equal and nothing could be learnt; give --dropout 0.1"
+            "of a sentence would be equal and nothing could be learnt; give --dropout 0.1, or an --augmentation "
+            "such as token_shuffle"
         )

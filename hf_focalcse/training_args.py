@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from transformers import TrainingArguments
 
+from .engines import asked_engine, asked_processes, check_fsdp_version, check_launch, no_accelerator, prepare_deepspeed
+
 
 @dataclass
 class FocalCSETrainingArguments(TrainingArguments):
@@ -43,6 +45,12 @@ class FocalCSETrainingArguments(TrainingArguments):
     ddp_broadcast_buffers: bool | None = field(default=False, metadata={"help": "See torch DDP."})
 
     def __post_init__(self) -> None:
+        check_launch()
+        if asked_processes() > 1 and no_accelerator():
+            self.use_cpu = True  # else accelerate makes no process group and every process trains on its own
+        if asked_engine(self) == "DeepSpeed":
+            prepare_deepspeed()
         super().__post_init__()
+        check_fsdp_version(self)
         if self.device.type == "cpu":
             self.dataloader_pin_memory = False  # torch warns at every start where there is nothing to pin for

@@ -24,3 +24,13 @@ def shared() -> Path:
 def shared_data(shared: Path) -> Path:
     """Its ``data`` folder: sts/, corpus/, rerank/."""
     return shared / "data"
+
+
+@pytest.fixture(scope="session")
+def ranks():
+    """Runs functions in forked gloo ranks, see ranks.py."""
+    from ranks import Ranks
+
+    pool = Ranks()
+    yield pool
+    pool.close()

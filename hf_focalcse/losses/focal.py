@@ -76,7 +76,8 @@ class FocalInfoNCE(ContrastiveLoss, name="focal"):
         if logits.shape[0] != logits.shape[1]:
             raise UserError(
                 f"symmetric needs as many candidates as anchors, but there are {logits.shape[0]} anchors and "
-                f"{logits.shape[1]} candidates; train without --symmetric, or on one process without extra negatives"
+                f"{logits.shape[1]} candidates; train without --symmetric, on one process without extra negatives, or "
+                "with --negatives local"
             )
         back = torch.argsort(pairs.targets)  # candidate j is the positive of anchor back[j]
         excluded = None if pairs.excluded is None else pairs.excluded.T
