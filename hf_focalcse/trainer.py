@@ -269,7 +269,7 @@ class FocalCSETrainer(Trainer):
 
     # ---- interrupted runs
 
-    def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:  # type: ignore[override]
         """Trainer's, from a checkpoint that is known to be whole and of this run ("last": the last such one).
 
         Raises:
