@@ -11,6 +11,7 @@ from .errors import STOPPED, Stopped, UserError, suggest
 COMMANDS = {  # name -> (parser in arguments.py, job in jobs.py, what it does)
     "train": ("parse", "train", "train a sentence encoder without labels (run_unsup.py)"),
     "eval": ("parse_eval", "evaluate", "judge a sentence encoder on the STS tasks (run_eval.py)"),
+    "table": ("parse_table", "table", "print a table from many results.json"),
 }
 
 

@@ -36,10 +36,11 @@ class DataReport:
     lines_read: int
     blank: int
     duplicates: int  # repeats of an earlier equal sentence, kept unless drop_duplicates
-    dropped: int  # by drop_duplicates and max_samples
+    dropped: int  # by drop_duplicates, max_samples and fraction
     kept: int
     undecodable: int  # lines in which bytes that are not UTF-8 were replaced by U+FFFD
     max_samples: int | None
+    fraction: float | None  # of the sentences; like max_samples a seeded random subset in file order
     max_seq_length: int
     truncated_share: float | None  # of the truncated_sample sentences tokenised; None without a tokenizer
     truncated_sample: int  # evenly spaced; equal to kept where the share is exact
@@ -59,6 +60,8 @@ class DataReport:
         ]
         if self.max_samples is not None:
             lines.append(f"  a random subset of at most {self.max_samples:,} sentences was asked for, in file order")
+        if self.fraction is not None:
+            lines.append(f"  a random subset of {self.fraction:.4g} of the sentences was asked for, in file order")
         if self.undecodable:
             lines.append(f"  {self.undecodable:,} lines held bytes that are not UTF-8, replaced by U+FFFD")
         if self.truncated_share is not None:
@@ -139,6 +142,7 @@ def read_sentences(
     encoding_errors: str = "strict",
     drop_duplicates: bool = False,
     max_samples: int | None = None,
+    fraction: float | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     max_seq_length: int = 32,
     seed: int = 0,
@@ -147,7 +151,8 @@ def read_sentences(
 
     ``train_file`` is always a local path. ``dataset_file`` is one file of the data set's repository, read by the same
     rules; without it ``dataset_split`` is loaded by ``datasets``. ``encoding_errors``: "strict" stops at a byte that
-    is not UTF-8, "replace" puts U+FFFD. ``max_samples``: a seeded random subset of at most so many, in file order.
+    is not UTF-8, "replace" puts U+FFFD. ``max_samples``: a seeded random subset of at most so many, in file order;
+    ``fraction``: of that share, at least one.
 
     Raises UserError for everything that a user can get wrong.
     """
@@ -165,7 +170,14 @@ def read_sentences(
     if encoding_errors not in ("strict", "replace"):
         raise UserError(f"--encoding_errors must be 'strict' or 'replace', not {encoding_errors!r}.")
     if max_samples is not None and max_samples < 1:
-        raise UserError(f"--max_samples must be at least 1, not {max_samples}.")
+        raise UserError(f"--max_train_samples must be at least 1, not {max_samples}.")
+
+    if fraction is not None and not 0 < fraction <= 1:
+        raise UserError(f"--train_fraction must be above 0 and at most 1, not {fraction}.")
+    if fraction is not None and max_samples is not None:
+        raise UserError(
+            f"--train_fraction {fraction} and --max_train_samples {max_samples} both say how many: leave one out."
+        )
 
     if dataset_name is None:
         source = Source(str(train_file), encoding_errors, text_column)
@@ -188,8 +200,9 @@ def read_sentences(
     sentences = Sentences(file, starts[some], ends[some], encoding_errors)
     repeats = _repeats(hashes[some])
     keep = np.flatnonzero(~repeats if drop_duplicates else np.ones_like(repeats))
-    if max_samples is not None and max_samples < len(keep):
-        keep = np.sort(np.random.default_rng(seed).choice(keep, max_samples, replace=False))
+    wanted = max_samples if fraction is None else max(round(fraction * len(keep)), 1)
+    if wanted is not None and wanted < len(keep):
+        keep = np.sort(np.random.default_rng(seed).choice(keep, wanted, replace=False))
     sentences.starts, sentences.ends = sentences.starts[keep], sentences.ends[keep]
 
     n = len(sentences)
@@ -204,6 +217,7 @@ def read_sentences(
         kept=n,
         undecodable=source.undecodable,
         max_samples=max_samples,
+        fraction=fraction,
         max_seq_length=max_seq_length,
         truncated_share=share,
         truncated_sample=sample,
@@ -241,6 +255,8 @@ def _scan(file: MappedFile, blocks: Iterable[Lines], errors: str) -> tuple[np.nd
             lines[i] = lines[i].decode("utf-8", errors).encode()
         parts.append((starts + offset, ends + offset, np.fromiter(map(hash, lines), np.int64, len(lines))))
         file.release()
+    if not parts:  # nothing but a byte order mark
+        return tuple(np.empty(0, np.int64) for _ in range(3))  # type: ignore[return-value]
     starts, ends, hashes = (np.concatenate(part) for part in zip(*parts, strict=True))
     return starts, ends, hashes
 

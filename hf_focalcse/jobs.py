@@ -1,4 +1,4 @@
-"""The two jobs of the command line: train an encoder, judge an encoder."""
+"""The jobs of the command line: train an encoder, judge an encoder, print a table of results."""
 
 from __future__ import annotations
 
@@ -14,23 +14,29 @@ from typing import Any
 from transformers.utils import logging
 
 from . import checkpoints, quickstart
-from .arguments import EvalArguments, Settings
+from .arguments import EvalArguments, Settings, TableArguments
+from .augment import build_augmentations
 from .data import Sentences, read_sentences, require
 from .engines import engine_of, whole_model
 from .errors import UserError
 from .evaluation import Results, evaluate_sts, load_tasks, read_pairs
+from .evaluation.table import make_table, read_system
+from .evaluation.whitening import Remembering, WhitenedEncoder, Whitening
+from .evaluation.word_vectors import RULE, WordVectors
 from .losses import ContrastiveLoss, build_loss
-from .modeling import load_model, require_projection
+from .modeling import HEAD_FILE, load_model, require_projection
 from .publishing.card import write_card
 from .record import RUN_FILE, RunRecord, describe_hardware, file_sha256
 from .trainer import FocalCSETrainer
 
 RESULTS_FILE = "results.json"
+WRITTEN = (RUN_FILE, RESULTS_FILE, "README.md", "config.json", "model.safetensors", HEAD_FILE)  # by a run
 SENTEVAL = Path("SentEval/data/downstream")  # where the public training scripts look
 ALWAYS_RECORDED = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type"),
     *("warmup_steps", "weight_decay", "max_grad_norm", "max_steps", "num_train_epochs", "seed"),
 )
+TARGET = "target"  # as --whiten: the texts that are scored
 QUICKSTART = "quickstart"  # as --train_file or --eval_file: what the package carries
 
 
@@ -53,21 +59,12 @@ def train(settings: Settings) -> None:
     say(sentences.report)
     dev = prepare_dev(settings, say)
 
-    trainer = FocalCSETrainer(
-        model=model,
-        args=args,
-        loss=loss,
-        train_dataset=sentences,
-        dev=dev,
-        max_seq_length=settings.data.max_seq_length,
-        mask_duplicates=settings.loss.mask_duplicates,
-        negatives=settings.distributed.negatives,
-        allow_resume_mismatch=settings.distributed.allow_resume_mismatch,
-    )
+    trainer = make_trainer(settings, model, loss, sentences, dev)
     record = start_record(settings, trainer, sentences)
     record.baseline = trainer.score_baseline()
     say(describe_start(settings, trainer, record))
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    require_numbers(model)
     trainer.save_whole(folder)
     if args.world_size > 1:
         trainer.accelerator.end_training()  # what follows is rank 0's alone
@@ -75,6 +72,8 @@ def train(settings: Settings) -> None:
     if args.process_index == 0:
         weights = file_sha256(folder / "model.safetensors")
         record.model |= {"weights_sha256": weights}
+        if trainer.reference is not None:
+            record.model["reference"] |= trainer.reference_cost()
         with whole_model():  # the trained one may be sharded over ranks that are gone
             saved = load_model(str(folder)).to(args.device) if dev else None
         results = judge(saved, dev, args.per_device_eval_batch_size, str(folder), weights) if dev else None
@@ -97,25 +96,31 @@ def prepare_output(settings: Settings) -> Path:
         UserError: it holds a run, finished or not, is a file, or cannot be written.
     """
     args = settings.training
-    if "output_dir" not in settings.explicit:
-        start = settings.recipe or Path(settings.model.model_name_or_path or "").name
-        args.output_dir = f"runs/{Path(start).stem}-{settings.loss.loss}-seed{args.seed}"
+    if "output_dir" not in settings.given:
+        start = Path(settings.recipe or settings.model.model_name_or_path or "").name
+        for ending in (".yaml", ".yml"):
+            start = start.removesuffix(ending)
+        args.output_dir = f"runs/{start}-{settings.loss.loss}-seed{args.seed}"
     folder = Path(args.output_dir)
-    finished = (folder / RUN_FILE).exists()
-    if finished and not (settings.job.overwrite_output_dir or args.resume_from_checkpoint):
-        raise UserError(
-            f"{folder} holds a finished run; give another --output_dir, or --overwrite_output_dir to replace it"
-        )
+    model = settings.model.model_name_or_path
+    if model is not None and Path(model).is_dir() and folder.exists() and folder.samefile(model):
+        raise UserError(f"--output_dir {folder} is the encoder that training starts from; give another folder")
     left = checkpoints.list_checkpoints(folder)
-    if left and not finished and not (settings.job.overwrite_output_dir or args.resume_from_checkpoint):
+    there = [name for name in WRITTEN if (folder / name).exists()] + [path.name for path in left]
+    if there and not (settings.job.overwrite_output_dir or args.resume_from_checkpoint):
+        what = f"{left[-1].name} of an unfinished run" if left else ", ".join(there)
+        what = "a finished run" if RUN_FILE in there else what
+        go_on = "go on with --resume_from_checkpoint last, " if left else ""
         raise UserError(
-            f"{folder} holds {left[-1].name} of an unfinished run; go on with --resume_from_checkpoint last, give "
-            "another --output_dir, or --overwrite_output_dir to start again"
+            f"{folder} holds {what}; {go_on}give another --output_dir, or --overwrite_output_dir to replace it"
         )
     make_writable(folder, "--output_dir")
     if not args.resume_from_checkpoint and args.process_index == 0:
         for checkpoint in left:  # a later --resume_from_checkpoint last must not find the old run's
             checkpoints.remove(checkpoint)
+        if left or RUN_FILE in there:  # no score of it may stand beside the next run's weights
+            for name in WRITTEN:
+                (folder / name).unlink(missing_ok=True)
     return folder
 
 
@@ -182,15 +187,45 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
     recorded = model.config.focal_cl
     trained_here = "loss" in recorded
     reset = not trained_here if chosen.reinit_projection is None else chosen.reinit_projection
+    if chosen.reinit_projection and model.projection_use == "none":
+        raise UserError(f"--reinit_projection belongs to --pooler cls; pooler {model.pooler_name} has no projection")
     if reset and model.projection_use != "none":
         model.reset_projection()
     model.chunk_size = chosen.chunk_size
+    model.augmentations = build_augmentations(settings.views.augmentation)
     model.config.focal_cl = recorded | {
         "loss": loss.name,
         **{k: v for k, v in loss.config.items() if k != "name"},
         "base_model": base or recorded.get("base_model"),
         "max_seq_length": settings.data.max_seq_length,
     }
+    return model
+
+
+def prepare_reference(settings: Settings, loss: ContrastiveLoss) -> Any:
+    """The frozen encoder that the loss compares with, or None where there is none. A recipe's is left out, with a
+    note, where the loss was changed to one that looks at none.
+
+    Raises:
+        UserError: it cannot be loaded, or nothing says how it pools.
+    """
+    chosen = settings.reference
+    if chosen.reference_model is None:
+        for name in ("reference_pooler", "reference_revision"):
+            if getattr(chosen, name) is not None:
+                raise UserError(f"--{name} belongs to --reference_model, which is not given")
+        return None
+    if not loss.needs_reference and "reference_model" not in settings.explicit:
+        settings.notes.append(f"recipe {settings.recipe}: no reference is loaded, the loss does not look at one")
+        settings.reference = type(chosen)()
+        return None
+    path, _ = resolve_model(chosen.reference_model)
+    try:
+        with whole_model():
+            model = load_model(path, chosen.reference_pooler, revision=chosen.reference_revision)
+        require_projection(model, chosen.reference_model)
+    except UserError as error:
+        raise UserError(f"--reference_model: {str(error).replace('--pooler', '--reference_pooler')}") from error
     return model
 
 
@@ -213,6 +248,7 @@ def prepare_sentences(settings: Settings, model: Any) -> Sentences:
         encoding_errors=data.encoding_errors,
         drop_duplicates=data.drop_duplicates,
         max_samples=data.max_train_samples,
+        fraction=data.train_fraction,
         tokenizer=model.tokenizer,
         max_seq_length=data.max_seq_length,
         seed=args.seed,
@@ -246,6 +282,47 @@ def prepare_dev(settings: Settings, say: Any) -> list[Any]:
         return []
 
 
+def make_trainer(
+    settings: Settings, model: Any, loss: ContrastiveLoss, sentences: Sentences, dev: list[Any]
+) -> FocalCSETrainer:
+    """The trainer of these settings.
+
+    Raises:
+        UserError: they ask for what is not installed or do not go together.
+    """
+    try:
+        return FocalCSETrainer(
+            model=model,
+            args=settings.training,
+            loss=loss,
+            train_dataset=sentences,
+            dev=dev,
+            max_seq_length=settings.data.max_seq_length,
+            mask_duplicates=settings.loss.mask_duplicates,
+            negatives=settings.distributed.negatives,
+            allow_resume_mismatch=settings.distributed.allow_resume_mismatch,
+            reference=prepare_reference(settings, loss),
+        )
+    except UserError:
+        raise
+    except (ImportError, RuntimeError, ValueError) as error:  # Trainer's own checks, a tracker that is not installed
+        raise UserError(" ".join(str(error).split())) from error
+
+
+def require_numbers(model: Any) -> None:
+    """See that training left numbers, before anything is saved over what was there.
+
+    Raises:
+        UserError: some weights are infinite or no numbers.
+    """
+    broken = [name for name, parameter in model.named_parameters() if not parameter.isfinite().all()]
+    if broken:
+        raise UserError(
+            f"training ended with {len(broken)} weight tensors that are no numbers, for instance {broken[0]}; the "
+            "model is not saved; lower --learning_rate, keep --max_grad_norm 1.0, or use --bf16 in place of --fp16"
+        )
+
+
 def start_record(settings: Settings, trainer: FocalCSETrainer, sentences: Sentences) -> RunRecord:
     """run.json before the first step."""
     args, model, loss = settings.training, trainer.model, trainer.loss
@@ -269,6 +346,8 @@ def start_record(settings: Settings, trainer: FocalCSETrainer, sentences: Senten
             "pooler": model.pooler_name,
             "projection": model.projection_use,
             "dropout": model.dropout_rates(),
+            "augmentation": settings.views.augmentation or ["dropout"],
+            "reference": describe_reference(settings, trainer),
             "parameters": sum(p.numel() for p in model.parameters()),
             "embedding_dimensions": model.config.hidden_size,
         },
@@ -280,10 +359,24 @@ def start_record(settings: Settings, trainer: FocalCSETrainer, sentences: Senten
     )
 
 
+def describe_reference(settings: Settings, trainer: FocalCSETrainer) -> dict[str, Any] | None:
+    """What run.json says of the frozen encoder; its cost is added at the end."""
+    if trainer.reference is None:
+        return None
+    model = trainer.reference.model
+    return {
+        "name_or_path": settings.reference.reference_model,
+        "revision": settings.reference.reference_revision,
+        "pooler": model.pooler_name,
+        "projection": model.projection_use,
+        "parameters": sum(p.numel() for p in model.parameters()),
+    }
+
+
 def settings_of_run(settings: Settings) -> dict[str, Any]:
     """Our settings, and those of TrainingArguments that matter or differ from their default; no token."""
-    own: list[Any] = [settings.job, settings.model, settings.loss, settings.data, settings.dev]
-    own.append(settings.distributed)
+    own: list[Any] = [settings.job, settings.model, settings.loss, settings.reference, settings.views]
+    own += [settings.data, settings.dev, settings.distributed]
     args = settings.training
     plain = args.to_dict()
     for field in fields(args):
@@ -297,11 +390,13 @@ def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunReco
     args = settings.training
     batch = args.train_batch_size * (args.world_size if settings.distributed.negatives == "global" else 1)
     noise = ", ".join(f"{k} {v:g}" for k, v in record.model["dropout"].items())
+    reference = record.model["reference"]
     lines = [
         f"Encoder: {record.model['name_or_path']} ({record.model['class']}, {record.model['parameters']:,} parameters)"
         f", pooler {record.model['pooler']}, projection {record.model['projection']}",
-        f"Noise between the two views: {noise}",
+        f"Noise between the two views: {noise}; augmentation: {' | '.join(record.model['augmentation'])}",
         f"Loss: {trainer.loss}, equal texts masked: {trainer.mask_duplicates}",
+        *([f"Reference: {reference['name_or_path']} (frozen, pooler {reference['pooler']})"] if reference else []),
         f"Engine: {record.hardware['engine']} on {args.device.type}",
         f"Batch: {args.train_batch_size} sentences x {args.world_size} process(es), {batch - 1} negatives per anchor"
         + (
@@ -344,6 +439,12 @@ def describe_end(record: RunRecord, folder: Path) -> str:
     for name, value in scores.items():
         base = record.baseline[name]
         lines.append(f"{name:40}{base:8.2f}{value:9.2f}{value - base:+8.2f}")
+    if record.model["reference"]:
+        cost = record.model["reference"]
+        lines.append(
+            f"The frozen reference took {cost['reference_seconds_per_batch']:.3f} s per batch, "
+            f"{cost['reference_share_of_step']:.0%} of forward and backward."
+        )
     lines += [f"ALARM: {alarm}" for alarm in record.alarms]
     lines.append(f"Judge it on the STS tasks: python run_eval.py --model_name_or_path {shlex.quote(str(folder))}")
     return "\n".join(lines)
@@ -355,6 +456,14 @@ def describe_end(record: RunRecord, folder: Path) -> str:
 def judge(model: Any, tasks: list[Any], batch_size: int, name: str, weights: str | None,
           max_length: int | None = None, progress: bool = False) -> Results:  # fmt: skip
     """Scores of an encoder on ``tasks``, with its identity."""
+    encoder, identity = as_encoder(model, batch_size, name, weights, max_length)
+    return evaluate_sts(encoder, tasks, progress=progress, model=identity)
+
+
+def as_encoder(
+    model: Any, batch_size: int, name: str, weights: str | None, max_length: int | None
+) -> tuple[Any, dict[str, Any]]:
+    """(what evaluation encodes with, what results.json says of it)."""
     limit = min(max_length or model.max_length(), model.max_length())
     identity = {
         "name_or_path": name,
@@ -363,31 +472,29 @@ def judge(model: Any, tasks: list[Any], batch_size: int, name: str, weights: str
         "max_length": limit,
         "weights_sha256": weights,
     }
-    encoder = SimpleNamespace(encode=partial(model.encode, batch_size=batch_size, max_length=limit))
-    return evaluate_sts(encoder, tasks, progress=progress, model=identity)
+    return SimpleNamespace(encode=partial(model.encode, batch_size=batch_size, max_length=limit)), identity
 
 
 def evaluate(args: EvalArguments) -> None:
     """An encoder -> its scores as a table and in results.json; a model card beside it is written anew."""
-    path, _ = resolve_model(args.model_name_or_path)
+    if args.word_vectors is None:
+        resolve_model(args.model_name_or_path)
     check_evaluation(args)
     device = choose_device(args.device)
     tasks = choose_tasks(args)
-    model = load_model(path, args.pooler, None if args.pooler is None else explicit_projection(args.pooler),
-                       revision=args.model_revision)  # fmt: skip
-    require_projection(model, str(args.model_name_or_path))
-    folder = results_folder(args, model)
-    make_writable(folder, "--output_dir")
-    weights = Path(path) / "model.safetensors"
-    results = judge(
-        model.to(device),
-        tasks,
-        args.batch_size,
-        str(args.model_name_or_path),
-        file_sha256(weights) if weights.is_file() else None,
-        args.max_seq_length,
-        progress=True,
+    encoder, identity = (
+        open_encoder(args, device) if args.word_vectors is None else open_word_vectors(args.word_vectors, tasks)
     )
+    folder = results_folder(args, identity["pooler"])
+    make_writable(folder, "--output_dir")
+    if args.whiten is None:
+        results = evaluate_sts(encoder, tasks, model=identity)
+    else:
+        results = evaluate_whitened(encoder, tasks, identity, args.whiten, args.whiten_dim)
+    if args.word_vectors is not None and encoder.unknown:
+        unknown = len(encoder.unknown)
+        results.metadata["model"]["sentences_without_known_word"] = unknown
+        print(f"note: {unknown} sentences hold no word of {args.word_vectors}; they got the mean of all vectors")
     file = folder / RESULTS_FILE
     if file.exists():
         results = results.merge(Results.read(file))
@@ -397,6 +504,60 @@ def evaluate(args: EvalArguments) -> None:
     if (folder / RUN_FILE).exists():
         write_card(folder)
         print(f"Model card renewed: {folder / 'README.md'}")
+
+
+def open_encoder(args: EvalArguments, device: Any) -> tuple[Any, dict[str, Any]]:
+    """The encoder of ``--model_name_or_path`` on its device, and its identity."""
+    path, _ = resolve_model(args.model_name_or_path)
+    model = load_model(path, args.pooler, None if args.pooler is None else explicit_projection(args.pooler),
+                       revision=args.model_revision)  # fmt: skip
+    require_projection(model, str(args.model_name_or_path))
+    weights = Path(path) / "model.safetensors"
+    sha256 = file_sha256(weights) if weights.is_file() else None
+    return as_encoder(model.to(device), args.batch_size, str(args.model_name_or_path), sha256, args.max_seq_length)
+
+
+def open_word_vectors(path: str, tasks: list[Any]) -> tuple[WordVectors, dict[str, Any]]:
+    """Static word vectors for the sentences of ``tasks``, and their identity."""
+    vectors = WordVectors(path, (text for task in tasks for pair in task.pairs for text in pair[2:]))
+    identity = {
+        "name_or_path": path,
+        "pooler": "mean of words",
+        "projection": "none",
+        "max_length": None,
+        "weights_sha256": file_sha256(path),
+        "tokens": RULE,
+    }
+    return vectors, identity
+
+
+def evaluate_whitened(
+    encoder: Any, tasks: list[Any], identity: dict[str, Any], source: str, dimensions: int | None
+) -> Results:
+    """Scores with whitened vectors; source: a file of sentences, or "target" for the texts of each set itself, every
+    sentence as often as the set holds it."""
+    encoder = Remembering(encoder)
+    if source != TARGET:
+        sentences = read_sentences(quickstart.CORPUS if source == QUICKSTART else source)
+        report = sentences.report
+        whitening = Whitening(encoder.encode([sentences[i]["text"] for i in range(len(sentences))]), dimensions)
+        of = f"{Path(source).name} ({report.kept:,} sentences, sha256 {report.sha256[:12]})"
+        model = identity | {"whitening": f"{of}, {whitening.kernel.shape[1]} dimensions"}
+        return evaluate_sts(WhitenedEncoder(encoder, whitening), tasks, model=model)
+    parts = []
+    for task in tasks:
+        texts = [text for pair in task.pairs for text in (pair.sentence1, pair.sentence2)]
+        whitening = Whitening(encoder.encode(texts), dimensions)
+        model = identity | {"whitening": f"the texts of each set, {whitening.kernel.shape[1]} dimensions"}
+        parts.append(evaluate_sts(WhitenedEncoder(encoder, whitening), [task], progress=False, model=model))
+    return Results.join(parts)
+
+
+def table(args: TableArguments) -> None:
+    """Many results.json -> one table, plain and in Markdown."""
+    made = make_table([read_system(argument) for argument in args.results], args.sick)
+    parts = {"plain": made.plain, "markdown": made.markdown}
+    print("\n\n".join(write() for name, write in parts.items() if args.format in (name, "both")))
 
 
 def explicit_projection(pooler: str) -> str:
@@ -411,8 +572,16 @@ def check_evaluation(args: EvalArguments) -> None:
         raise UserError(f"--max_seq_length is {args.max_seq_length}; a sentence needs at least 3 tokens")
     if args.splits not in ("test", "dev"):
         raise UserError(f"--splits is {args.splits!r}; it must be test or dev")
-    if args.eval_file and (args.sts_dir or args.tasks):
-        raise UserError("--eval_file names the pairs to judge on; leave out --sts_dir and --tasks, or --eval_file")
+    if args.whiten_dim is not None and args.whiten is None:
+        raise UserError(f"--whiten_dim is {args.whiten_dim}, but nothing is whitened; add --whiten target or FILE")
+    if args.word_vectors is not None:
+        for name in ("model_name_or_path", "model_revision", "pooler", "max_seq_length", "device"):
+            if getattr(args, name) is not None:
+                raise UserError(f"--word_vectors are judged in place of an encoder; leave --{name} out")
+    if args.eval_file and (args.sts_dir or args.tasks or args.splits != "test"):
+        raise UserError(
+            "--eval_file names the pairs to judge on; leave out --sts_dir, --tasks and --splits, or --eval_file"
+        )
 
 
 def choose_tasks(args: EvalArguments) -> list[Any]:
@@ -421,9 +590,7 @@ def choose_tasks(args: EvalArguments) -> list[Any]:
     if args.splits == "dev" and args.tasks is None:
         return load_tasks(["STSBenchmark/dev", *(["SICK-R/trial"] if args.sts_dir else [])], args.sts_dir)
     if args.splits == "dev":
-        raise UserError(
-            "--splits dev scores STS-B dev and SICK trial; leave out --tasks, or name STSBenchmark/dev there"
-        )
+        raise UserError("--splits dev scores STS-B dev and SICK trial; leave out --splits, or --tasks")
     return load_tasks(args.tasks, args.sts_dir)
 
 
@@ -445,15 +612,17 @@ def choose_device(name: str | None) -> Any:
     return torch.device(name)
 
 
-def results_folder(args: EvalArguments, model: Any) -> Path:
-    """Beside the model where it is our own folder judged as recorded, else results/NAME-POOLER."""
+def results_folder(args: EvalArguments, pooler: str) -> Path:
+    """The model's folder where it is judged as it embeds, else results/NAME-POOLER: scores of one kind a file."""
     if args.output_dir is not None:
         return Path(args.output_dir)
-    name = str(args.model_name_or_path).rstrip("/")
-    if Path(name).is_dir() and args.pooler is None:
+    name = str(args.word_vectors or args.model_name_or_path).rstrip("/")
+    if Path(name).is_dir() and args.pooler is None and args.max_seq_length is None and args.whiten is None:
         return Path(name)
     stem = Path(name).name if Path(name).exists() else name.replace("/", "--")
-    return Path("results") / f"{stem}-{model.pooler_name}"
+    whitened = "" if args.whiten is None else f"-whitened-{Path(args.whiten).stem}{args.whiten_dim or ''}"
+    length = "" if args.max_seq_length is None else f"-{args.max_seq_length}"
+    return Path("results") / f"{stem}-{pooler.replace(' ', '-')}{length}{whitened}"
 
 
 def _silence(*_: Any) -> None:

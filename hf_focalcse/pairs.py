@@ -54,11 +54,18 @@ def make_pairs(
     if text_ids is not None:
         excluded = text_ids.unsqueeze(1) == gather_rows(text_ids, shared).unsqueeze(0)  # (B, n)
         excluded = torch.nn.functional.pad(excluded, (0, len(candidates) - excluded.shape[1]))  # (B, N)
-    if reference is not None:
-        reference = reference.detach()
-        reference = cosine(reference, gather_rows(reference, shared))  # (B, N)
-    weight = None if len(sizes) == 1 else len(sizes) / max(sum(sizes), 1)
-    return Pairs(embeddings[:, 0], candidates, targets, excluded, reference, weight=weight, seed=seed)
+    reference = None if reference is None else reference.detach()
+    return Pairs(
+        anchors=embeddings[:, 0],
+        candidates=candidates,
+        targets=targets,
+        excluded=excluded,
+        reference=None if reference is None else cosine(reference, gather_rows(reference, shared)),  # (B, N)
+        reference_anchors=reference,
+        batch_anchors=None if len(shared) == 1 else gather_rows(embeddings[:, 0], shared),
+        weight=None if len(sizes) == 1 else len(sizes) / max(sum(sizes), 1),
+        seed=seed,
+    )
 
 
 # ---- ranks
@@ -136,19 +143,23 @@ def describe_pairs(pairs: Pairs, m: float) -> dict[str, float]:
     return {
         "positive_cosine_mean": positive.mean().item(),
         "negative_cosine_mean": ((cosines * negative).sum() / total).item(),
-        "hardest_negative_cosine_mean": hardest.mean().item() if len(hardest) else float("nan"),
+        **({"hardest_negative_cosine_mean": hardest.mean().item()} if len(hardest) else {}),
         "hard_negative_share": (((cosines > 1 - m) & negative).sum() / total).item(),
         "negatives_per_anchor_mean": counts.float().mean().item(),
     }
 
 
 @torch.no_grad()
-def reference_losses(loss: ContrastiveLoss, candidates: int) -> dict[str, float]:
+def reference_losses(loss: ContrastiveLoss, candidates: int, dimensions: int = 2) -> dict[str, float]:
     """What the loss would be for N candidates if every cosine were 0 (nothing learnt: ln N for InfoNCE)
-    and if every cosine were 1 (collapsed)."""
+    and if every cosine were 1 (collapsed); a frozen reference would find no two sentences alike.
+
+    dimensions: of the embeddings, for losses that draw vectors of their own.
+    """
+    unlike = torch.eye(candidates) if loss.needs_reference else None
 
     def value(anchors: Tensor, others: Tensor) -> float:
-        return loss(Pairs(anchors, others, torch.arange(candidates))).item()
+        return loss(Pairs(anchors, others, torch.arange(candidates), reference=unlike, seed=0)).item()
 
-    x, y = torch.eye(2).unsqueeze(1).expand(2, candidates, 2)
+    x, y = torch.eye(dimensions)[:2].unsqueeze(1).expand(2, candidates, dimensions)
     return {"loss_if_untrained": value(x, y), "loss_if_collapsed": value(x, x)}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,10 +25,11 @@ from . import checkpoints
 from .checkpoints import Checkpoint, find_checkpoint
 from .data import PADDING_ID, ViewCollator
 from .engines import check_engine, check_wrapper, engine_of
-from .errors import UserError
+from .errors import UserError, suggest
 from .evaluation import evaluate_sts
-from .losses import ContrastiveLoss
+from .losses import ContrastiveLoss, missing_reference
 from .pairs import describe_pairs, gather_rows, make_pairs, reference_losses
+from .reference import FrozenReference, Stopwatch
 from .stopping import StopSignals
 from .training_args import FocalCSETrainingArguments
 
@@ -48,16 +50,19 @@ class FocalCSETrainer(Trainer):
         dev: labelled tasks for `evaluate_sts`, or None to train without; they are scored every ``eval_steps``.
         max_seq_length: tokens kept of a training sentence.
         mask_duplicates: equal texts in a batch are no negatives of each other; None leaves it to the loss.
+        reference: a frozen encoder of `load_model` for the losses that compare with one.
         negatives: "global", those of all processes, or "local".
         allow_resume_mismatch: resume from a checkpoint of a run that differs from this one.
 
     Raises:
-        UserError: every dropout rate is 0 (both views would be equal), there are fewer than two sentences a batch,
-            the metric that is to choose the best checkpoint is none of the dev tasks', or processes and engine are
-            not what was asked for.
+        UserError: a reference is missing or not used, every dropout rate is 0 (both views would be equal) and there is
+            no augmentation, there are fewer than two sentences a batch, the metric that is to choose the best
+            checkpoint is none of the dev tasks', or processes and engine are not what was asked for.
     """
 
     model: Any
+    args: Any
+    train_dataset: Any
     loss_is_scaled_for_ga = False  # compute_loss gives a mean: the division by accumulation steps is Trainer's
 
     def __init__(
@@ -70,6 +75,7 @@ class FocalCSETrainer(Trainer):
         processing_class: PreTrainedTokenizerBase | None = None,
         max_seq_length: int = 32,
         mask_duplicates: bool | None = None,
+        reference: Any = None,
         negatives: str = "global",
         allow_resume_mismatch: bool = False,
         **kwargs: Any,
@@ -84,7 +90,9 @@ class FocalCSETrainer(Trainer):
         self.alarms: list[str] = []
         self.baseline: dict[str, float] = {}
         self._observed: dict[str, float] = {}
-        self._collapsed_before = False
+        self._collapsed_before = self._alone_before = False
+        self.reference = choose_reference(loss, reference, max_seq_length)
+        self.step_time, self.reference_time = Stopwatch(), Stopwatch()
         require_dropout(model)
         if args.per_device_train_batch_size < 2:
             raise UserError(
@@ -95,13 +103,14 @@ class FocalCSETrainer(Trainer):
             args.data_seed = args.seed  # else the order follows each rank's generator, which dropout needs for itself
         choose_by_dev(args, self.dev)
         tokenizer = processing_class or model.tokenizer
+        collator = kwargs.pop("data_collator", None) or ViewCollator(tokenizer, max_seq_length)
         super().__init__(
             model=model,
             args=args,
             train_dataset=train_dataset,
             eval_dataset=self.dev or None,
             processing_class=tokenizer,
-            data_collator=kwargs.pop("data_collator", None) or ViewCollator(tokenizer, max_seq_length),
+            data_collator=collator if self.reference is None else self.reference.collate(collator),
             **kwargs,
         )
         self.model_accepts_loss_kwargs = False  # before 5.24 this, not the class attribute, decides the division
@@ -119,15 +128,39 @@ class FocalCSETrainer(Trainer):
         """Views (B, V, L) -> embeddings (B, V, D) -> pairs -> loss, a mean over the anchors."""
         text_ids = inputs["text_ids"] if self.mask_duplicates else None
         embeddings = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])  # (B, V, D)
+        reference = self._refer(inputs)
         if self.pads:  # the last batch: all ranks run it whole (FSDP2 and ZeRO-3 count on it), then leave padding out
             real = inputs["text_ids"] != PADDING_ID
             embeddings, text_ids = embeddings[real], None if text_ids is None else text_ids[real]
-        pairs = make_pairs(embeddings, text_ids, negatives=self.negatives, seed=self._step_seed())
+            reference = None if reference is None else reference[real]
+        pairs = make_pairs(embeddings, text_ids, reference, self.negatives, self._step_seed())
         loss = self.loss(pairs)
         if self._logs_next():
-            self._observed = describe_pairs(pairs, getattr(self.loss, "m", HARD_MARGIN))
-            self._observed |= reference_losses(self.loss, len(pairs.candidates))
+            m = getattr(self.loss, "m", None)
+            self._observed = describe_pairs(pairs, HARD_MARGIN if m is None else m)
+            self._observed |= reference_losses(self.loss, len(pairs.candidates), embeddings.shape[-1])
         return (loss, embeddings) if return_outputs else loss
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """As in transformers, timed where a reference takes a share of it."""
+        if self.reference is None:
+            return super().training_step(*args, **kwargs)
+        with self.step_time:
+            return super().training_step(*args, **kwargs)
+
+    def _refer(self, inputs: dict[str, Tensor]) -> Tensor | None:
+        """Vectors of the frozen reference, (B, D')."""
+        if self.reference is None:
+            return None
+        with self.accelerator.autocast(), self.reference_time:
+            return self.reference.encode(inputs, next(self.model.parameters()))
+
+    def reference_cost(self) -> dict[str, float]:
+        """Seconds per batch that the reference takes, and its share of forward and backward; empty without one."""
+        if self.reference is None or not self.step_time.laps:
+            return {}
+        own, step = self.reference_time.seconds(), self.step_time.seconds()
+        return {"reference_seconds_per_batch": own / self.reference_time.laps, "reference_share_of_step": own / step}
 
     def _step_seed(self) -> int:
         """The same on all ranks and in a resumed run, another for each batch."""
@@ -155,7 +188,7 @@ class FocalCSETrainer(Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
-            logs = logs | self._observed
+            logs = logs | self._observed | self.reference_cost()
             self._watch(logs)
             self._observed = {}
         super().log(logs, start_time)
@@ -175,6 +208,12 @@ class FocalCSETrainer(Trainer):
                 "would be a full collapse; lower --learning_rate or raise --dropout"
             )
         self._collapsed_before = collapsed
+        if logs.get("negatives_per_anchor_mean") == 0 and not self._alone_before:
+            self._alone_before = True
+            self.alarm(
+                f"step {self.state.global_step}: no sentence of the batch has a negative, since all texts are equal; "
+                "nothing is learnt from it"
+            )
 
     def alarm(self, message: str) -> None:
         """Say it loudly and keep it for run.json and the model card."""
@@ -199,12 +238,13 @@ class FocalCSETrainer(Trainer):
     def score(self) -> dict[str, float]:
         """Scores of the dev tasks by the same code path as ``run_eval.py``; several ranks share the sentences."""
         encoder = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        encode = partial(encoder.encode, batch_size=self.args.per_device_eval_batch_size)
         if self.args.world_size > 1:
-            encoder = SimpleNamespace(encode=self._encode_shared)
+            encode = partial(self._encode_shared, encode)
         progress = self.is_world_process_zero() and not self.args.disable_tqdm
-        return evaluate_sts(encoder, self.dev, progress=progress).scores
+        return evaluate_sts(SimpleNamespace(encode=encode), self.dev, progress=progress).scores
 
-    def _encode_shared(self, texts: list[str]) -> np.ndarray:
+    def _encode_shared(self, encode: Callable[[list[str]], np.ndarray], texts: list[str]) -> np.ndarray:
         """N sentences -> (N, D), every W-th by this rank, the same bits on all.
 
         Short shares are filled up: all ranks run as many forwards, which are collective under FSDP2 and ZeRO-3.
@@ -212,19 +252,24 @@ class FocalCSETrainer(Trainer):
         ranks = self.args.world_size
         share = texts[self.args.process_index :: ranks]
         share += texts[:1] * (-(-len(texts) // ranks) - len(share))
-        encoder = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
-        own = torch.from_numpy(encoder.encode(share, batch_size=self.args.per_device_eval_batch_size))
-        everyone = gather_rows(own.to(self.args.device), [len(share)] * ranks).cpu()  # (W * n, D), rank by rank
+        own = torch.from_numpy(encode(share)).to(self.args.device)
+        everyone = gather_rows(own, [len(share)] * ranks).cpu()  # (W * n, D), rank by rank
         return everyone.unflatten(0, (ranks, -1)).transpose(0, 1).flatten(0, 1)[: len(texts)].contiguous().numpy()
 
     def score_baseline(self) -> dict[str, float]:
         """Score the encoder as it is before the first step; later scores are logged with their gain over it."""
         self.baseline = self.score() if self.dev else {}
+        metric = str(self.args.metric_for_best_model)
+        if self.args.load_best_model_at_end and metric not in self.baseline:
+            raise UserError(
+                f"metric_for_best_model is {metric!r}{suggest(metric, self.baseline)}; the dev set gives: "
+                f"{', '.join(name for name in self.baseline if '/subset:' not in name)}"
+            )
         return self.baseline
 
     # ---- interrupted runs
 
-    def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:  # type: ignore[override]
         """Trainer's, from a checkpoint that is known to be whole and of this run ("last": the last such one).
 
         Raises:
@@ -414,19 +459,36 @@ def choose_by_dev(args: FocalCSETrainingArguments, dev: list[Any]) -> None:
         metric = default
     if not any(metric.startswith(f"{task.key}/") for task in dev):
         raise UserError(f"metric_for_best_model is {metric!r}, but the dev set gives {default!r}")
-    args.metric_for_best_model, args.greater_is_better = metric, True
+        args.greater_is_better = True
+    if metric.endswith(("/alignment", "/uniformity")):
+        args.greater_is_better = False
+    args.metric_for_best_model = metric
+
+
+def choose_reference(loss: ContrastiveLoss, reference: Any, max_seq_length: int) -> FrozenReference | None:
+    """The frozen encoder of a loss that needs one.
+
+    Raises:
+        UserError: it is missing, or the loss does not look at it.
+    """
+    if loss.needs_reference and reference is None:
+        raise missing_reference(loss.name)
+    if reference is not None and not loss.needs_reference:
+        raise UserError(f"loss {loss} looks at no reference model, but one is given; leave --reference_model out")
+    return None if reference is None else FrozenReference(reference, max_seq_length)
 
 
 def require_dropout(model: Any) -> None:
     """Log the dropout that makes two views of a sentence differ.
 
     Raises:
-        UserError: all rates are 0.
+        UserError: all rates are 0 and no augmentation makes them differ either.
     """
     rates = model.dropout_rates()
     logger.info("dropout of the encoder: %s", ", ".join(f"{k}={v}" for k, v in rates.items()))
-    if not any(rates.values()):
+    if not any(rates.values()) and not model.augmented:
         raise UserError(
             f"every dropout rate of this {model.config.model_type} encoder is 0 ({', '.join(rates)}), so both views "
-            "of a sentence would be equal and nothing could be learnt; give --dropout 0.1"
+            "of a sentence would be equal and nothing could be learnt; give --dropout 0.1, or an --augmentation "
+            "such as token_shuffle"
         )

@@ -59,3 +59,85 @@ def numerical_gradient(function, x: np.ndarray, step: float = 1e-6) -> np.ndarra
         down[index] -= step
         gradient[index] = (function(up) - function(down)) / (2 * step)
     return gradient
+
+
+# ---- DCLR
+
+
+def non_uniformity(z1, z2, noise, tau_u):
+    """Mean over i of -log( e^(cos(h_i, h_i+)/tau_u) / sum_k e^(cos(h_i, n_k)/tau_u) )."""
+    s, n = cosines(z1, z2), cosines(z1, noise)
+    rows = [math.log(sum(math.exp(x / tau_u) for x in n[i])) - s[i][i] / tau_u for i in range(len(z1))]
+    return sum(rows) / len(rows)
+
+
+def ascended(noise, steps, size, objective):
+    """n <- n + size * g / |g| for each vector, ``steps`` times, g the numerical gradient of ``objective(noise)``."""
+    for _ in range(steps):
+        gradient = numerical_gradient(objective, noise)
+        noise = np.array(
+            [n + size * g / math.sqrt(sum(x * x for x in g)) for n, g in zip(noise, gradient, strict=True)]
+        )
+    return noise
+
+
+def dclr_rows(
+    z1, z2, noise, temperature, reference=None, reference_noise=None, phi=None, m=None, targets=None,
+    excluded=frozenset(),
+):  # fmt: skip
+    """-log( e^(l_ii) / (e^(l_ii) + sum of a_ij e^(l_ij) over the other candidates and noise) ), a = 0 from phi on."""
+    targets = targets or list(range(len(z1)))
+    s, n = cosines(z1, z2), cosines(z1, noise) if len(noise) else [[] for _ in z1]
+
+    def logit(x: float, positive: bool) -> float:
+        if m is None:
+            return x / temperature
+        return (x * x if positive else x * (x + m)) / temperature
+
+    rows = []
+    for i, target in enumerate(targets):
+        own = math.exp(logit(s[i][target], True))
+        total = own
+        for j in range(len(z2)):
+            weight = 0 if reference is not None and reference[i][j] >= phi else 1
+            if j != target and (i, j) not in excluded:
+                total += weight * math.exp(logit(s[i][j], False))
+        for k in range(len(noise)):
+            weight = 0 if reference_noise is not None and reference_noise[i][k] >= phi else 1
+            total += weight * math.exp(logit(n[i][k], False))
+        rows.append(-math.log(own / total))
+    return rows
+
+
+def released_objective(z1, z2, noise, temperature):
+    """Cross entropy over candidates and noise together, mean over the anchors."""
+    s, n = cosines(z1, z2), cosines(z1, noise)
+    return sum(
+        contrastive_rows([[x / temperature for x in s[i] + n[i]] for i in range(len(z1))], range(len(z1)))
+    ) / len(z1)
+
+
+def released_rows(z1, z2, noise, temperature, reference, phi):
+    """Mean over the cells of a row of the binary cross entropy of the softmax; weights multiply the logits."""
+    s, n = cosines(z1, z2), cosines(z1, noise)
+    rows = []
+    for i in range(len(z1)):
+        weights = [0 if reference[i][j] / temperature > 20 * phi and j != i else 1 for j in range(len(z2))]
+        logits = [w * x / temperature for w, x in zip(weights, s[i], strict=True)] + [x / temperature for x in n[i]]
+        total = sum(math.exp(x) for x in logits)
+        cells = [math.exp(x) / total for x in logits]
+        rows.append(sum(-math.log(p if j == i else 1 - p) for j, p in enumerate(cells)) / len(cells))
+    return rows
+
+
+def divergence_rows(z1, z2, reference, temperature):
+    """sum_j t_j log(t_j / s_j), t and s the softmax over the candidates of the reference and of the encoder."""
+
+    def softmax(row):
+        total = sum(math.exp(x / temperature) for x in row)
+        return [math.exp(x / temperature) / total for x in row]
+
+    return [
+        sum(t * math.log(t / x) for t, x in zip(softmax(r), softmax(c), strict=True))
+        for r, c in zip(reference, cosines(z1, z2), strict=True)
+    ]

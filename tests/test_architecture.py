@@ -12,6 +12,8 @@ ALLOWED = {
     # level 0
     "errors": set(),
     "poolers": set(),
+    "augment": set(),
+    "reference": set(),
     "formats": set(),
     "record": set(),
     "quickstart": set(),
@@ -22,23 +24,28 @@ ALLOWED = {
     "evaluation.tasks": set(),
     "metrics.sts_correlation.sts_correlation": {"evaluation.metrics"},
     # level 1
-    "arguments": {"poolers", "training_args"},
+    "arguments": {"augment", "poolers", "training_args"},
     "training_args": {"engines"},
     "data": {"formats"},
     "losses": {"losses.base"},
     "losses.*": {"losses.base"},
     "pairs": {"losses.base"},
-    "modeling": {"poolers"},
+    "modeling": {"augment", "poolers"},
     "evaluation.evaluate": {"evaluation.metrics", "evaluation.tasks", "metrics.sts_correlation.sts_correlation"},
+    "evaluation.whitening": set(),
+    "evaluation.word_vectors": set(),
+    "evaluation.table": {"evaluation.evaluate", "evaluation.tasks"},
     "evaluation": {"evaluation.evaluate", "evaluation.tasks"},
     # level 2
     "stopping": {"pairs"},
-    "trainer": {"checkpoints", "data", "engines", "evaluation", "losses", "pairs", "stopping", "training_args"},
+    "trainer": {"checkpoints", "data", "engines", "evaluation", "losses", "pairs", "reference", "stopping"}
+    | {"training_args"},
     # level 3
     "publishing.card": {"evaluation", "record"},
     # top
-    "jobs": {"arguments", "checkpoints", "data", "engines", "evaluation", "losses", "modeling", "quickstart", "record"}
-    | {"publishing.card", "trainer"},
+    "jobs": {"arguments", "augment", "checkpoints", "data", "engines", "evaluation", "losses", "modeling"}
+    | {"quickstart", "record", "trainer", "publishing.card"}
+    | {"evaluation.table", "evaluation.whitening", "evaluation.word_vectors"},
     "cli": {"arguments", "jobs"},
     "__main__": {"cli"},
 }  # fmt: skip

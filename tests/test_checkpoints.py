@@ -73,7 +73,8 @@ def equal(one: dict, other: dict) -> bool:
 
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_one_process_resumes_bit_for_bit(ranks, base, tmp_path, accumulation):
-    settings = {"gradient_accumulation_steps": accumulation, "save": 7}
+    settings = {"gradient_accumulation_steps": accumulation, "save": 7, "loss": "dclr"}
+    settings["augmentation"] = ["token_shuffle", "feature_cutoff"]
     whole = ranks(1, train_with, base, tmp_path / "whole", "one", settings)[0]
     assert ranks(1, train_with, base, tmp_path / "cut", "one", settings | {"die_at": 13}) == [None]
     assert [p.name for p in list_checkpoints(tmp_path / "cut")] == ["checkpoint-7"]
@@ -87,10 +88,10 @@ def train_with(base, folder, engine, settings):
 
 @engines
 def test_ranks_resume_bit_for_bit(ranks, base, tmp_path, engine):
-    settings = {"die_at": 13, "chunk": 3}
-    whole = ranks(2, train_with, base, tmp_path / "whole", engine, {"chunk": 3})
-    assert ranks(2, train_with, base, tmp_path / "cut", engine, settings) == [None, None]
-    again = ranks(2, train_with, base, tmp_path / "cut", engine, {"resume": "last", "chunk": 3})
+    settings = {"chunk": 3, "augmentation": ["token_shuffle", "feature_cutoff"]}
+    whole = ranks(2, train_with, base, tmp_path / "whole", engine, settings)
+    assert ranks(2, train_with, base, tmp_path / "cut", engine, settings | {"die_at": 13}) == [None, None]
+    again = ranks(2, train_with, base, tmp_path / "cut", engine, settings | {"resume": "last"})
     assert equal(whole[0][0], again[0][0])
     saved = load_file(tmp_path / "cut/checkpoint-20/model.safetensors")  # whole, whatever the engine shards
     assert equal({k.removeprefix("bert."): v for k, v in whole[0][0].items()}, saved) or equal(whole[0][0], saved)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 from hf_focalcse import cli
 from hf_focalcse.arguments import OWN_GROUPS, parse, recipe_names
@@ -16,7 +17,7 @@ from hf_focalcse.evaluation import Results
 from hf_focalcse.losses import LOSSES, settings_of
 from hf_focalcse.modeling import load_model
 from hf_focalcse.record import RunRecord
-from tiny import SENTENCES, plain_load, save_tiny
+from tiny import SENTENCES, WORDS, plain_load, save_tiny
 
 ROOT = Path(__file__).resolve().parent.parent
 # The command lines of the public repositories, word for word from the script's name on, without "$@".
@@ -109,6 +110,9 @@ def work(tmp_path, monkeypatch):
     (tmp_path / "words.tsv").write_text("sentence1\tsentence2\tscore\na\tb\tgood\n")
     (tmp_path / "typo.yaml").write_text("learning_rat: 1.0e-5\n")
     (tmp_path / "list.yaml").write_text("- loss\n")
+    (tmp_path / "lists.yaml").write_text("loss: [focal, infonce]\n")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "README.md").write_text("mine")
     (tmp_path / "broken.yaml").write_text("loss: [focal\n")
     (tmp_path / "done").mkdir()
     (tmp_path / "done" / "run.json").write_text("{}")
@@ -117,7 +121,7 @@ def work(tmp_path, monkeypatch):
 
 
 def run(command: str, *argv: str) -> None:
-    cli.run(command, [str(a) for a in argv], script={"train": "run_unsup.py", "eval": "run_eval.py"}[command])
+    cli.run(command, [str(a) for a in argv], script={"train": "run_unsup.py", "eval": "run_eval.py"}.get(command))
 
 
 GOOD = (
@@ -130,7 +134,7 @@ MISTAKES = [
     ("train", "--learning_rate fast", "invalid float value: 'fast'"),
     ("train", "stray", "'stray' belongs to no flag"),
     ("train", f"{GOOD} --loss focl", "no loss 'focl', did you mean 'focal'"),
-    ("train", f"{GOOD} --loss infonce --m 0.3", "--m belongs to loss focal, not to infonce"),
+    ("train", f"{GOOD} --loss infonce --m 0.3", "--m belongs to loss dclr, focal, not to infonce"),
     ("train", f"{GOOD} --temp 0", "temperature is 0.0; it must be a number above 0"),
     ("train", f"{GOOD} --m -1", "m is -1.0; it must be a number of at least 0"),
     ("train", f"{GOOD} --do_mlm", "--do_mlm is not taken: the masked-language-model auxiliary is not provided"),
@@ -146,6 +150,31 @@ MISTAKES = [
     ("train", f"{GOOD} --per_device_train_batch_size 1", "per_device_train_batch_size is 1"),
     ("train", f"{GOOD} --eval_file graded.tsv", "graded.tsv is given to judge by, but --eval_strategy is no"),
     ("train", f"{GOOD} --push_to_hub", "--push_to_hub is not taken"),
+    ("train", f"{GOOD} --learning_rate -1", "--learning_rate is -1.0; it must be a number above 0"),
+    ("train", f"{GOOD} --learning_rate nan", "--learning_rate is nan"),
+    ("train", f"{GOOD} --max_steps 0", "--max_steps is 0; it must be at least 1"),
+    ("train", f"{GOOD} --gradient_accumulation_steps 0", "--gradient_accumulation_steps is 0"),
+    ("train", f"{GOOD} --seed -1", "--seed is -1; it must be a whole number from 0"),
+    ("train", f"{GOOD} --do_train false", "--do_train false cannot be done: this script always trains"),
+    ("train", f"{GOOD} --remove_unused_columns true", "the collator needs the text column"),
+    ("train", f"{GOOD} --hub_token secret", "set the environment variable HF_TOKEN"),
+    ("train", f"{GOOD} --pooler mean --reinit_projection true", "--reinit_projection belongs to --pooler cls"),
+    ("train", f"{GOOD} --model_revision abc", "revision 'abc' is given for the folder 'tiny'"),
+    ("train", f"{GOOD} --report_to wandb", "wandb"),
+    ("train", f"{DEV} --eval_file graded.tsv --sts_dir sts", "--eval_file and --sts_dir are both given"),
+    ("train", f"{DEV} --eval_file graded.tsv --greater_is_better false", "--greater_is_better belongs to --metric"),
+    ("train", f"{GOOD} --loss dclr", "loss dclr compares with a frozen encoder and was given none: name one"),
+    ("train", f"{GOOD} --loss dclr_released", "loss dclr_released compares with a frozen encoder"),
+    ("train", f"{GOOD} --loss dclr --reference_model tiny", "choose with --reference_pooler: cls"),
+    ("train", f"{GOOD} --loss dclr --reference_model ./nowhere", "no model folder './nowhere'"),
+    ("train", f"{GOOD} --loss dclr --weighting none --reference_model tiny --reference_pooler mean",
+     "looks at no reference model, but one is given"),
+    ("train", f"{GOOD} --reference_pooler mean", "--reference_pooler belongs to --reference_model"),
+    ("train", f"{GOOD} --loss dclr --weighting teacher", "weighting is 'teacher'; allowed: reference, self"),
+    ("train", f"{GOOD} --augmentation token_shufle", "no augmentation 'token_shufle', did you mean 'token_shuffle'"),
+    ("train", f"{GOOD} --augmentation token_cutoff:2", "rate in 'token_cutoff:2' must be a number above 0"),
+    ("train", f"{GOOD} --train_fraction 0", "--train_fraction must be above 0 and at most 1, not 0.0"),
+    ("train", f"{GOOD} --train_fraction 0.5 --max_train_samples 8", "both say how many: leave one out"),
     # yaml
     ("train", "--recipe bert-bse", "no recipe 'bert-bse', did you mean 'bert-base'"),
     ("train", "--recipe nowhere.yaml", "no recipe file 'nowhere.yaml'"),
@@ -170,6 +199,11 @@ MISTAKES = [
     ("train", f"{DEV} --sts_dir tiny", "--sts_dir expects files such as"),
     ("train", f"{DEV} --eval_file graded.tsv --metric_for_best_model acc",
      "metric_for_best_model is 'acc', but the dev set gives 'graded/file/all/spearman'"),
+    ("train", f"{DEV} --eval_file graded.tsv --metric_for_best_model graded/file/all/spearmn",
+     "did you mean 'graded/file/all/spearman'"),
+    ("train", "--recipe lists.yaml", "'loss' is the list ['focal', 'infonce']; it must be one number or text"),
+    ("train", f"{GOOD} --output_dir tiny", "--output_dir tiny is the encoder that training starts from"),
+    ("train", f"{GOOD} --output_dir mine", "mine holds README.md; give another --output_dir"),
     # models and devices
     ("train", f"{GOOD} --model_name_or_path ./nowhere", "no model folder './nowhere'"),
     ("train", f"{GOOD} --model_name_or_path done", "has no config.json"),
@@ -181,8 +215,16 @@ MISTAKES = [
     ("eval", "--model_name_or_path tiny --pooler mean --sts_dir .", "--sts_dir expects files such as"),
     ("eval", "--model_name_or_path tiny --pooler mean --tasks STS17", "STS17"),
     ("eval", "--model_name_or_path tiny --pooler mean --eval_file graded.tsv --tasks STS16",
-     "leave out --sts_dir and --tasks"),
+     "leave out --sts_dir, --tasks"),
     ("eval", "--model_name_or_path tiny --pooler mean --batch_size 0", "--batch_size is 0"),
+    ("eval", "--model_name_or_path tiny --pooler mean --whiten_dim 3", "--whiten_dim is 3, but nothing is whitened"),
+    ("eval", "--model_name_or_path tiny --pooler mean --eval_file graded.tsv --whiten nowhere.txt", "nowhere.txt"),
+    ("eval", "--model_name_or_path tiny --pooler mean --eval_file graded.tsv --whiten target --whiten_dim 99",
+     "--whiten_dim is 99; this encoder's vectors have 16 numbers"),
+    ("eval", "--word_vectors nowhere.txt --eval_file graded.tsv", "no such file: nowhere.txt"),
+    ("eval", "--word_vectors words.tsv --pooler mean --eval_file graded.tsv", "leave --pooler out"),
+    ("table", "nowhere", "no such file: nowhere"),
+    ("table", "", "the following arguments are required: results"),
     ("eval", "--model_name_or_path tiny --poler mean", "no flag --poler, did you mean '--pooler'"),
 ]  # fmt: skip
 
@@ -242,7 +284,9 @@ def test_every_flag_of_ours_has_help():
 def test_settings_of_losses_are_flags():
     for name, loss in LOSSES.items():
         for setting, parameter in settings_of(loss).items():
-            value = {bool: "true", float: "0.25"}.get(type(parameter.default), str(parameter.default))
+            value = {bool: "true", float: "0.25", type(None): "0.25"}.get(
+                type(parameter.default), str(parameter.default)
+            )
             parsed = parse(["--loss", name, f"--{setting}", value])
             assert parsed.loss_settings[setting] in (True, 0.25, parameter.default)
 
@@ -252,7 +296,8 @@ def test_recipes_parse_and_flags_win(recipe, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     settings = parse(["--recipe", recipe, "--learning_rate", "9e-6"])
     assert settings.training.learning_rate == 9e-6
-    assert settings.loss.loss == ("infonce" if recipe.startswith("simcse") else "focal")
+    losses = {"simcse": "infonce", "dclr": "dclr"}
+    assert settings.loss.loss == losses.get(recipe.partition("-")[0], "focal")
     header = (ROOT / "hf_focalcse/recipes" / f"{recipe}.yaml").read_text()
     assert "Hardware" in header.split("\nmodel_name_or_path")[0]
 
@@ -284,6 +329,22 @@ def test_yaml_numbers_may_be_written_either_way(tmp_path):
     settings = parse(["--recipe", str(tmp_path / "r.yaml")])
     assert settings.training.learning_rate == 3e-5 and settings.loss_settings["temperature"] == 0.07
     assert settings.model.mlp_only_train is False
+
+
+def test_a_bare_no_in_yaml_is_no(tmp_path):
+    """yaml reads it as false."""
+    (tmp_path / "r.yaml").write_text("eval_strategy: no\noutput_dir: there\nrun_name: -x\nmodel_name_or_path: x\n")
+    settings = parse(["--recipe", str(tmp_path / "r.yaml")])
+    assert settings.training.eval_strategy == "no" and settings.training.run_name == "-x"
+    assert "output_dir" in settings.given and settings.training.output_dir == "there"
+
+
+def test_strategies_follow_each_other():
+    training = parse(["--save_strategy", "no"]).training
+    assert training.save_strategy == "no" and not training.load_best_model_at_end
+    assert parse(["--save_strategy", "epoch"]).training.eval_strategy == "epoch"
+    training = parse(["--save_steps", "7"]).training
+    assert training.eval_steps == training.save_steps == 7
 
 
 def test_old_names_are_answered():
@@ -422,3 +483,137 @@ def test_the_bare_command_trains_the_quickstart(tmp_path):
     assert "%|" in end.stderr  # a progress bar
     card = (folder / "README.md").read_text()
     assert "had supervised training before" in card and "sentence-transformers/all-MiniLM-L6-v2" in card
+
+
+def test_a_run_in_the_place_of_another_leaves_nothing_of_it(work):
+    line = "--model_name_or_path tiny --train_file text.txt --per_device_train_batch_size 8 --use_cpu --output_dir out"
+    run("train", *line.split(), *"--eval_file graded.tsv --max_steps 2 --eval_steps 1".split())
+    run("train", *line.split(), *"--eval_strategy no --max_steps 1 --overwrite_output_dir".split())
+    assert not (work / "out/results.json").exists()
+    assert [p.name for p in (work / "out").glob("checkpoint-*")] == ["checkpoint-1"]
+    assert "Not judged" in (work / "out/README.md").read_text()
+
+
+def test_another_length_goes_into_another_file(work):
+    run("eval", *"--model_name_or_path tiny --pooler mean --eval_file graded.tsv --max_seq_length 4".split())
+    assert (work / "results/tiny-mean-4/results.json").exists()
+
+
+def test_weights_that_are_no_numbers_are_not_saved(work, capsys):
+    line = f"{GOOD} --learning_rate 1e30 --max_steps 20 --max_grad_norm 0 --logging_strategy no --output_dir out"
+    with pytest.raises(SystemExit):
+        run("train", *line.split())
+    assert "weight tensors that are no numbers" in capsys.readouterr().err
+    assert not (work / "out/model.safetensors").exists() and not (work / "out/run.json").exists()
+
+
+def test_a_file_of_one_repeated_line_raises_the_alarm_and_its_record_is_json(work):
+    (work / "same.txt").write_text("the same line\n" * 16)
+    run("train", *f"{GOOD} --train_file same.txt --output_dir out".split())
+    text = (work / "out/run.json").read_text()
+    assert "NaN" not in text and "no sentence of the batch has a negative" in json.loads(text)["alarms"][0]
+
+
+# ---- DCLR, views, few-shot
+
+
+def test_published_values_of_dclr():
+    published = {"bert-base": (128, 3e-5, 0.9, 1.0), "roberta-base": (128, 3e-5, 0.85, 2.5),
+                 "bert-large": (256, 3e-5, 0.9, 4.0), "roberta-large": (256, 1e-5, 0.85, 5.0)}  # fmt: skip
+    for name, (batch, rate, phi, noise) in published.items():
+        settings = parse(["--recipe", f"dclr-{name}"])
+        assert (settings.training.per_device_train_batch_size, settings.training.learning_rate) == (batch, rate)
+        chosen = settings.loss_settings
+        assert (chosen["temperature"], chosen["phi"], chosen["noise_ratio"]) == (0.05, phi, noise)
+        assert (chosen["sigma"], chosen["noise_steps"], chosen["noise_step_size"]) == (1.0, 4, 1e-3)
+        assert settings.reference.reference_model.startswith(f"princeton-nlp/unsup-simcse-{name.split('-')[0]}-base")
+        assert settings.reference.reference_pooler == "cls_before_pooler" and settings.training.num_train_epochs == 3
+
+
+DCLR = (
+    "--model_name_or_path tiny --train_file text.txt --eval_file graded.tsv --per_device_train_batch_size 8 "
+    "--max_steps 2 --eval_steps 2 --logging_steps 1 --output_dir out --use_cpu --loss dclr"
+)
+
+
+def test_dclr_trains_with_a_reference_of_another_tokenizer_and_never_saves_it(work, capsys):
+    save_tiny(work / "frozen", "mpnet", seed=3)
+    run("train", *DCLR.split(), "--reference_model", "frozen", "--reference_pooler", "mean", "--base", "focal")
+    assert "Reference: frozen (frozen, pooler mean)" in (said := capsys.readouterr().out)
+    assert "The frozen reference took" in said
+    record = RunRecord.load(work / "out")
+    reference = record.model["reference"]
+    assert reference["name_or_path"] == "frozen" and reference["parameters"] > 0
+    assert reference["reference_seconds_per_batch"] > 0 and 0 < reference["reference_share_of_step"] < 1
+    assert all(0 < line["reference_share_of_step"] < 1 for line in record.log if "loss" in line)
+    assert record.loss["base"] == "focal" and record.loss["phi"] == 0.9
+    assert record.settings["reference_model"] == "frozen" and record.settings["reference_pooler"] == "mean"
+    own = set(load_file(work / "tiny/model.safetensors"))
+    files = list(work.glob("out/**/model.safetensors"))
+    assert len(files) >= 2
+    for file in files:
+        assert {key.removeprefix("bert.") for key in load_file(file)} == own, file
+
+
+def test_augmentations_and_a_fraction_from_the_command_line(work):
+    line = DCLR.replace("dclr", "infonce") + " --dropout 0 --augmentation feature_cutoff:0.2 token_shuffle"
+    run("train", *line.split(), "--train_fraction", "0.5", "--seed", "5")
+    record = RunRecord.load(work / "out")
+    assert record.model["augmentation"] == ["feature_cutoff:0.2", "token_shuffle"]
+    assert set(record.model["dropout"].values()) == {0.0}
+    assert record.data["kept"] == 16 and record.data["fraction"] == 0.5 and record.settings["train_fraction"] == 0.5
+    first = record.data["sha256"]
+    run("train", *line.split(), "--max_train_samples", "16", "--seed", "5", "--overwrite_output_dir")
+    assert RunRecord.load(work / "out").data["sha256"] == first  # the same seeded sample
+    run("train", *line.split(), "--train_fraction", "0.5", "--seed", "6", "--overwrite_output_dir")
+    assert RunRecord.load(work / "out").data["sha256"] != first
+
+
+def test_a_recipe_s_reference_is_left_out_for_another_loss(work, capsys):
+    (work / "r.yaml").write_text("loss: dclr\nreference_model: nowhere/at-all\n")
+    run("train", *DCLR.replace("--loss dclr", "--loss infonce").split(), "--recipe", "r.yaml")
+    record = RunRecord.load(work / "out")
+    assert record.model["reference"] is None and "reference_model" not in record.settings
+    assert any("no reference is loaded" in note for note in record.notes)
+
+
+# ---- baselines without training and the table
+
+
+def test_a_whole_table_from_the_command_line(work, capsys):
+    """Five rows: two poolers, whitening on the texts and on a file, word vectors."""
+    (work / "glove.txt").write_text("".join(f"{w} {i + 1} {i % 3} {i % 7}\n" for i, w in enumerate(WORDS.split())))
+    tiny = "--model_name_or_path tiny --pooler"
+    rows = [
+        f"{tiny} mean",
+        f"{tiny} avg_first_last",
+        f"{tiny} mean --whiten target --whiten_dim 4",
+        f"{tiny} mean --whiten text.txt --whiten_dim 4",
+        "--word_vectors glove.txt",
+    ]
+    for row in rows:
+        run("eval", *row.split(), "--eval_file", "graded.tsv")
+    folders = sorted(p.name for p in (work / "results").iterdir())
+    assert folders == ["glove.txt-mean-of-words", "tiny-avg_first_last", "tiny-mean", "tiny-mean-whitened-target4",
+                       "tiny-mean-whitened-text4"]  # fmt: skip
+    models = [Results.read(work / "results" / name / "results.json").metadata["model"] for name in folders]
+    assert models[0]["pooler"] == "mean of words" and "lower case" in models[0]["tokens"]
+    assert models[3]["whitening"] == "the texts of each set, 4 dimensions"
+    assert models[4]["whitening"].startswith("text.txt (32 sentences, sha256 ")
+    capsys.readouterr()
+    cli.run("table", [f"results/{name}" for name in folders], script="focalcse table")
+    said = capsys.readouterr().out
+    scores = [Results.read(work / "results" / n / "results.json").scores["graded/file/all/spearman"] for n in folders]
+    assert len(set(scores)) == 5
+    for score in scores:
+        assert said.count(f"{score:.2f}") >= 2  # plain and Markdown
+    assert "| System | graded/file |" in said and "whitened on the texts of each set" in said
+
+
+def test_a_whitened_score_never_joins_the_plain_ones(work):
+    run("eval", *"--model_name_or_path tiny --pooler mean --eval_file graded.tsv --output_dir r".split())
+    plain = Results.read(work / "r/results.json")
+    run("eval", *"--model_name_or_path tiny --pooler mean --eval_file graded.tsv --output_dir r".split(),
+        *"--whiten target --whiten_dim 3".split())  # fmt: skip
+    white = Results.read(work / "r/results.json")
+    assert white.merge(plain).scores == white.scores and plain.merge(white).scores == plain.scores

@@ -1,6 +1,7 @@
 """The step, accumulation, diagnostics, alarms, checkpoints: real training of tiny encoders."""
 
 import copy
+import dataclasses
 import json
 import math
 
@@ -10,6 +11,7 @@ import torch
 from torch.utils.data import SequentialSampler
 
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss
+from hf_focalcse.augment import build_augmentations
 from hf_focalcse.errors import UserError
 from hf_focalcse.evaluation import evaluate_sts, read_pairs
 from hf_focalcse.losses import Pairs
@@ -29,7 +31,9 @@ def dev(tmp_path):
     return [read_pairs(path)]
 
 
-def make_trainer(folder, family="bert", loss="focal", dev=None, model=None, dropout=0.1, texts=TEXTS, **arguments):
+def make_trainer(
+    folder, family="bert", loss="focal", dev=None, model=None, dropout=0.1, texts=TEXTS, reference=None, **arguments
+):
     model = model or load_model(str(save_tiny(folder / "base", family)), "cls", dropout=dropout)
     defaults = {
         "max_steps": 4,
@@ -43,7 +47,9 @@ def make_trainer(folder, family="bert", loss="focal", dev=None, model=None, drop
     else:
         defaults |= {"eval_steps": 2, "save_steps": 2, "metric_for_best_model": f"{dev[0].key}/all/spearman"}
     args = FocalCSETrainingArguments(output_dir=str(folder / "out"), **(defaults | arguments))
-    return FocalCSETrainer(model, args, build_loss(loss) if isinstance(loss, str) else loss, texts, dev)
+    return FocalCSETrainer(
+        model, args, build_loss(loss) if isinstance(loss, str) else loss, texts, dev, reference=reference
+    )
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "mpnet", "distilbert", "electra", "xlm-roberta", "modernbert"])
@@ -154,7 +160,7 @@ def test_each_log_line_carries_the_diagnostics(tmp_path):
     trainer = make_trainer(tmp_path, max_steps=4, logging_steps=2)
     trainer.train()
     lines = [line for line in trainer.state.log_history if "loss" in line]
-    assert [line["step"] for line in lines] == [2, 4]
+    assert [line["step"] for line in lines] == [1, 2, 4]
     for line in lines:
         assert line["negatives_per_anchor_mean"] == 7 and line["loss_if_collapsed"] > line["loss_if_untrained"]
         assert -1 <= line["negative_cosine_mean"] <= line["hardest_negative_cosine_mean"] <= 1
@@ -173,7 +179,7 @@ def test_collapse_raises_the_alarm_once_it_lasts(tmp_path, caplog):
 
 
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
-    trainer = make_trainer(tmp_path, logging_nan_inf_filter=False)
+    trainer = make_trainer(tmp_path)
     trainer.loss.rows = lambda pairs: pairs.anchors.sum(1) * float("nan")
     with pytest.raises(UserError, match="the loss is nan at step 1; lower --learning_rate"):
         trainer.train()
@@ -216,6 +222,24 @@ def test_the_projection_too_is_the_best_checkpoints(tmp_path, dev, family, monke
     for name, parameter in trainer.model.named_parameters():
         assert torch.equal(parameter, first.state_dict()[name]), name
     assert not torch.equal(first.projection_linear.weight, last.projection_linear.weight)
+
+
+def test_a_lower_alignment_is_better(tmp_path, dev):
+    dev = [dataclasses.replace(dev[0], aligned_above=4.0)]
+    trainer = make_trainer(tmp_path, dev=dev, metric_for_best_model=f"{dev[0].key}/alignment")
+    assert trainer.args.greater_is_better is False
+    worst = make_trainer(tmp_path, dev=dev, metric_for_best_model=f"{dev[0].key}/all/pearson", greater_is_better=False)
+    assert worst.args.greater_is_better is False
+    assert make_trainer(tmp_path, dev=dev).args.greater_is_better is True
+
+
+def test_dev_sentences_are_encoded_by_the_batch_asked_for(tmp_path, dev, monkeypatch):
+    trainer = make_trainer(tmp_path, dev=dev, per_device_eval_batch_size=3)
+    sizes = []
+    embed = trainer.model.embed
+    monkeypatch.setattr(trainer.model, "embed", lambda ids, *rest: sizes.append(len(ids)) or embed(ids, *rest))
+    trainer.score()
+    assert sizes == [3, 3, 2]
 
 
 def test_trains_without_labelled_data(tmp_path):
@@ -270,3 +294,122 @@ def test_pairs_need_no_text_ids():
     z = torch.randn(3, 2, 4)
     pairs = make_pairs(z)
     assert isinstance(pairs, Pairs) and pairs.excluded is None and json.dumps(pairs.targets.tolist()) == "[0, 1, 2]"
+
+
+# ---- a frozen reference
+
+
+def with_reference(folder, loss=None, **arguments):
+    frozen = load_model(str(save_tiny(folder / "frozen", "distilbert", seed=9)), "mean")
+    return make_trainer(folder, loss=loss or build_loss("dclr", phi=0.5), reference=frozen, **arguments)
+
+
+def test_reference_cosines_are_those_of_encode_whatever_the_training_mode(tmp_path):
+    trainer = with_reference(tmp_path, max_steps=2)
+    trainer.train()  # leaves the trained model in train mode
+    batch = trainer.data_collator([{"text": text} for text in SENTENCES])
+    seen = []
+    trainer.loss.forward = lambda pairs: seen.append(pairs) or pairs.anchors.sum()
+    trainer.model.train()
+    trainer.compute_loss(trainer.model, batch)
+    frozen = trainer.reference.model
+    assert not frozen.training and not any(p.requires_grad for p in frozen.parameters())
+    vectors = frozen.encode(SENTENCES)  # its own tokenizer, mask and pooler; no dropout
+    np.testing.assert_allclose(seen[0].reference, cosines(vectors, vectors), atol=1e-5)
+    np.testing.assert_allclose(seen[0].reference_anchors, vectors, atol=1e-5)
+    assert not seen[0].reference.requires_grad
+
+
+def test_reference_does_not_change_and_is_in_no_checkpoint(tmp_path):
+    trainer = with_reference(tmp_path, save_strategy="steps", save_steps=2, learning_rate=0.01)
+    before = copy.deepcopy(trainer.reference.model.state_dict())
+    trainer.train()
+    after = trainer.reference.model.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    frozen = {id(p) for p in trainer.reference.model.parameters()}
+    assert not frozen & {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
+    from safetensors.torch import load_file
+
+    saved = load_file(tmp_path / "out/checkpoint-4/model.safetensors")
+    assert {name for name in saved if not name.startswith("bert.")} == set()
+    optimizer = torch.load(tmp_path / "out/checkpoint-4/optimizer.pt", weights_only=True)
+    assert len(optimizer["state"]) <= len(list(trainer.model.parameters()))
+
+
+def test_reference_is_cast_with_the_model(tmp_path):
+    trainer = with_reference(tmp_path)
+    trainer.model.to(torch.bfloat16)
+    batch = trainer.data_collator([{"text": text} for text in SENTENCES])
+    assert torch.isfinite(trainer.compute_loss(trainer.model, batch))
+    assert {p.dtype for p in trainer.reference.model.parameters()} == {torch.bfloat16}
+
+
+def test_reference_computes_in_the_precision_of_the_training(tmp_path):
+    trainer = with_reference(tmp_path, bf16=True, max_steps=2)
+    seen = []
+    linear = next(m for m in trainer.reference.model.modules() if isinstance(m, torch.nn.Linear))
+    linear.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    trainer.train()
+    assert seen == [torch.bfloat16] * 2
+    assert all(math.isfinite(line["loss"]) for line in trainer.state.log_history if "loss" in line)
+
+
+def test_cost_of_the_reference_is_logged(tmp_path):
+    trainer = with_reference(tmp_path)
+    trainer.train()
+    for line in trainer.state.log_history:
+        if "loss" in line:
+            assert line["reference_seconds_per_batch"] > 0 and 0 < line["reference_share_of_step"] < 1
+    assert trainer.step_time.laps == trainer.reference_time.laps == 4
+
+
+def test_noise_follows_seed_and_step_and_a_resumed_run_repeats_it(tmp_path):
+    def run(name, resume=False, **arguments):
+        trainer = with_reference(
+            tmp_path / name, save_strategy="steps", save_steps=2, learning_rate=0.01, lr_scheduler_type="constant",
+            **arguments,
+        )  # fmt: skip
+        seeds, rows = [], trainer.loss.rows
+        trainer.loss.rows = lambda pairs: seeds.append(pairs.seed) or rows(pairs)
+        trainer.train(resume_from_checkpoint=str(tmp_path / name / "out/checkpoint-2") if resume else None)
+        own = [s for s in seeds if s]  # diagnostics draw from seed 0
+        return trainer, own
+
+    whole, seeds = run("whole")
+    assert len(seeds) == len(set(seeds)) == 4
+    _, other = run("other", seed=7)
+    assert not set(seeds) & set(other)
+    resumed, again = run("whole", resume=True)
+    assert again == seeds[2:]
+    for a, b in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_dclr_chunked_follows_the_same_path(tmp_path):
+    def losses(chunk_size):
+        trainer = with_reference(tmp_path, dropout=1e-9, max_steps=3, learning_rate=1e-3)
+        trainer.model.chunk_size = chunk_size
+        trainer.train()
+        return [line["loss"] for line in trainer.state.log_history if "loss" in line]
+
+    assert losses(3) == pytest.approx(losses(None), rel=1e-4)
+
+
+@pytest.mark.parametrize("text", ["token_shuffle", "token_cutoff:0.3", "feature_cutoff:0.2", "span_cutoff:0.3"])
+@pytest.mark.parametrize("loss", ["infonce", "focal", "dclr", "dclr_released"])
+def test_every_augmentation_trains_with_every_loss(tmp_path, text, loss):
+    model = load_model(str(save_tiny(tmp_path / "base")), "cls", dropout=0.0)
+    model.augmentations = build_augmentations([text, "dropout"])
+    make = make_trainer if loss in ("infonce", "focal") else with_reference
+    trainer = make(tmp_path, loss=build_loss(loss), model=model, max_steps=2)
+    trainer.train()
+    lines = [line for line in trainer.state.log_history if "loss" in line]
+    assert all(math.isfinite(line["loss"]) and line["grad_norm"] > 0 for line in lines)
+    assert lines[0]["positive_cosine_mean"] < 1 - 1e-6
+
+
+def test_refuses_a_missing_and_an_unused_reference(tmp_path):
+    with pytest.raises(UserError, match="dclr compares with a frozen encoder .* --reference_model"):
+        make_trainer(tmp_path, loss="dclr")
+    with pytest.raises(UserError, match="looks at no reference model, but one is given"):
+        with_reference(tmp_path, loss=build_loss("infonce"))

@@ -22,7 +22,7 @@ from hf_focalcse.evaluation.tasks import STS_TASKS, PairSet
 
 FORMAT = 1
 PROTOCOL = "sts-1: cosine, Spearman x 100, no regressor; all: the pairs concatenated; mean, wmean: of the subsets"
-IDENTITY = ("weights_sha256", "pooler", "projection", "max_length")
+IDENTITY = ("weights_sha256", "pooler", "projection", "max_length", "whitening")
 SICK_SPLITS = {"mteb": "MTEB (9,927)", "senteval": "SentEval (4,927)"}
 PACKAGES = ("hf_focalcse", "torch", "transformers", "datasets", "evaluate", "scipy", "numpy")
 BLOCK = 1024  # sentences between two movements of the progress bar
@@ -117,6 +117,13 @@ class Results:
         kept = {key: score for key, score in older.scores.items() if _set_of(key) in missing}
         new = {key: score for key, score in self.scores.items() if _set_of(key) in mine["data"]}
         return Results({**kept, **new, **_averages(kept | new, data)}, {**mine, "data": data})
+
+    @classmethod
+    def join(cls, parts: Sequence[Results]) -> Results:
+        """Results of the same model on different sets as one."""
+        scores = {key: score for part in parts for key, score in part.scores.items()}
+        data = {key: of for part in parts for key, of in part.metadata["data"].items()}
+        return cls(scores | _averages(scores, data), {**parts[0].metadata, "data": data})
 
     def table(self) -> str:
         """For the terminal, at most 100 columns."""

@@ -43,9 +43,12 @@ class Pairs:
     excluded: (B, N), bool: candidates that are no negative of an anchor (equal texts); None excludes nothing.
         The positive is never excluded.
     reference: (B, N), cosines of a frozen model, for the losses that ask for them.
+    reference_anchors: (B, D'), the frozen model's vectors of the anchors.
+    batch_anchors: (N, D), the anchors of all processes, detached; None where ``anchors`` are all of them.
     weight: of each anchor's row in the loss; None is 1/B, the mean. With W processes it is W over the anchors of all
         of them, so that averaging gradients over processes gives the gradient of the mean over all anchors.
-    seed: of whatever a loss draws in this step, the same on all processes.
+    seed: what a loss draws at random it draws from this, equal in all processes and repeated when a run is resumed;
+        None draws from torch's own generator.
     """
 
     anchors: Tensor
@@ -53,6 +56,8 @@ class Pairs:
     targets: Tensor
     excluded: Tensor | None = None
     reference: Tensor | None = None
+    reference_anchors: Tensor | None = None
+    batch_anchors: Tensor | None = None
     weight: float | None = None
     seed: int | None = None
 
@@ -83,6 +88,7 @@ class ContrastiveLoss(nn.Module):
     mask_duplicates: ClassVar[bool] = (
         False  # whether equal texts in a batch are excluded unless the user says otherwise
     )
+    needs_reference: bool = False  # whether `Pairs.reference` must be there
 
     def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -142,3 +148,11 @@ def positive_number(name: str, value: float) -> float:
     if not (math.isfinite(value) and value > 0):
         raise UserError(f"{name} is {value}; it must be a number above 0")
     return value
+
+
+def missing_reference(loss: str) -> UserError:
+    """What to say where a loss needs a frozen encoder and there is none."""
+    return UserError(
+        f"loss {loss} compares with a frozen encoder and was given none: name one with --reference_model, for "
+        "instance princeton-nlp/unsup-simcse-bert-base-uncased, or use --loss dclr with --weighting self or none"
+    )

@@ -23,5 +23,9 @@ class InfoNCE(ContrastiveLoss, name="infonce"):
         super().__init__()
         self.temperature = positive_number("temperature", temperature)
 
+    def logits(self, cosines: Tensor, is_positive: Tensor) -> Tensor:
+        """(B, N) cosines -> (B, N) logits; positives and negatives alike."""
+        return cosines / self.temperature
+
     def rows(self, pairs: Pairs) -> Tensor:
-        return cross_entropy_rows(pairs.cosines() / self.temperature, pairs)
+        return cross_entropy_rows(self.logits(pairs.cosines(), pairs.positive_mask()), pairs)

@@ -1,0 +1,122 @@
+"""Many results.json -> one table as papers print it: a system a row, STS12 to SICK-R and their average."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hf_focalcse.errors import UserError
+from hf_focalcse.evaluation.evaluate import SICK_SPLITS, Results
+from hf_focalcse.evaluation.tasks import STS_TASKS
+
+
+@dataclass(frozen=True)
+class Table:
+    """Header and rows of cells (the first names the system), and notes on what does not compare."""
+
+    header: list[str]
+    rows: list[list[str]]
+    notes: list[str]
+
+    def plain(self) -> str:
+        """For the terminal."""
+        lines = [self.header, *self.rows]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(self.header))]
+        text = ["  ".join([line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))])
+                for line in lines]  # fmt: skip
+        return "\n".join([text[0], "-" * len(text[0]), *text[1:], *(f"\n{note}" for note in self.notes)])
+
+    def markdown(self) -> str:
+        """For a README."""
+
+        def line(cells: list[str]) -> str:
+            return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+        rule = line([":--", *(["--:"] * (len(self.header) - 1))])
+        text = "\n".join([line(self.header), rule, *map(line, self.rows)])
+        return text + "".join(f"\n\n{note}" for note in self.notes)
+
+
+def make_table(systems: Sequence[tuple[str, Results]], sick: str | None = None) -> Table:
+    """(name, results) -> table. sick: whose SICK-R pairs, "senteval" or "mteb"; by default SentEval's, which papers
+    print, where any system has them.
+
+    Sets besides the seven get columns of their own. Raises UserError where there is no score at all.
+    """
+    scores = [results.scores for _, results in systems]
+    if sick is None:
+        sick = "senteval" if any(f"SICK-R/senteval-test{ALL}" in row for row in scores) else "mteb"
+    elif sick not in SICK_SPLITS:
+        raise UserError(f"--sick is {sick!r}; it must be one of {', '.join(SICK_SPLITS)}")
+    label = SICK_SPLITS[sick]
+    columns = {f"{name}/{f'{sick}-' if name == 'SICK-R' else ''}test": task.title for name, task in STS_TASKS.items()}
+    columns["SICK-R/" + f"{sick}-test"] = f"SICK-R {label}"
+    columns[f"average/{sick}-sickr"] = "Avg"
+    seven = {key: title for key, title in columns.items() if any(key + ALL in row for row in scores)}
+    if seven:
+        seven = columns
+    other = dict.fromkeys(key.removesuffix(ALL) for row in scores for key in row if key.endswith(ALL))
+    hidden = {*columns, *(f"SICK-R/{s}-test" for s in SICK_SPLITS), *(f"average/{s}-sickr" for s in SICK_SPLITS)}
+    shown = seven | {key: key for key in other if key not in hidden}
+    if not shown:
+        raise UserError("no result holds a Spearman over all pairs of a set; evaluate again with run_eval.py")
+    rows = [[name, *(_cell(row.get(key + ALL)) for key in shown)]
+            for (name, _), row in zip(systems, scores, strict=True)]  # fmt: skip
+    notes = ["Spearman x 100 over all pairs of a set." + (
+        " Avg: the mean of the seven, each rounded to two decimals first." if seven else "")]  # fmt: skip
+    theirs = next(split for split in SICK_SPLITS if split != sick)
+    without = [
+        name
+        for (name, _), row in zip(systems, scores, strict=True)
+        if f"SICK-R/{theirs}-test{ALL}" in row and f"SICK-R/{sick}-test{ALL}" not in row
+    ]
+    if without:
+        notes.append(f"SICK-R: {', '.join(without)} has only {SICK_SPLITS[theirs]}, which does not compare.")
+    return Table(["System", *shown.values()], rows, notes + _differences(systems, shown))
+
+
+ALL = "/all/spearman"
+
+
+def _cell(score: float | None) -> str:
+    return "-" if score is None else f"{score:.2f}"
+
+
+def _differences(systems: Sequence[tuple[str, Results]], shown: dict[str, str]) -> list[str]:
+    """What makes two rows of a column no comparison: other pairs, other texts, or pairs missing."""
+    notes = []
+    for key, title in shown.items():
+        found: dict[str, list[str]] = {}
+        for name, results in systems:
+            data = results.metadata["data"].get(key)
+            if data is not None:
+                found.setdefault(data["sha256"], []).append(f"{name} ({data['pairs']:,} pairs, text {data['text']})")
+        if len(found) > 1:
+            groups = "; ".join(", ".join(group) for group in found.values())
+            notes.append(f"{title}: measured on different data, not to be compared: {groups}.")
+    protocols = {results.metadata["protocol"] for _, results in systems}
+    if len(protocols) > 1:
+        notes.append(f"Measured by different protocols: {'; '.join(sorted(protocols))}.")
+    return notes
+
+
+def read_system(argument: str) -> tuple[str, Results]:
+    """``FILE``, ``FOLDER`` or ``NAME=either`` -> (name, results)."""
+    name, equals, path = argument.rpartition("=")
+    file = Path(path)
+    if equals and Path(argument).exists():  # a path with = in it
+        name, file = "", Path(argument)
+    results = Results.read(file / "results.json" if file.is_dir() else file)
+    return name or describe(results, file), results
+
+
+def describe(results: Results, file: Path) -> str:
+    """What a row is called: the model, its pooler and what was done to its vectors."""
+    model = results.metadata["model"]
+    start = Path(str(model.get("name_or_path", file.parent.name)).rstrip("/")).name
+    pooler = model.get("pooler")
+    if pooler == "cls" and model.get("projection") == "training":
+        pooler = "cls_before_pooler"
+    parts = [part for part in (pooler, model.get("whitening") and f"whitened on {model['whitening']}") if part]
+    return f"{start} ({', '.join(parts)})" if parts else start

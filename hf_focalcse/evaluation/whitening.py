@@ -1,0 +1,65 @@
+"""Whitening: vectors made uncorrelated and of unit variance, as a baseline without training (Su et al. 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hf_focalcse.errors import UserError
+
+
+class Whitening:
+    """y = (x - mu) U[:, :k] diag(1/sqrt(lambda)), mu the mean and U, lambda the eigenvectors and eigenvalues, largest
+    first, of the covariance of the vectors it is fitted on, (N, D).
+
+    k: dimensions kept (default: all).
+
+    Raises:
+        UserError: k is not in 1…D, or the vectors do not span so many dimensions.
+    """
+
+    def __init__(self, vectors: np.ndarray, k: int | None = None):
+        vectors = np.asarray(vectors, dtype=np.float64)
+        size = vectors.shape[1]
+        k = size if k is None else k
+        if not 1 <= k <= size:
+            raise UserError(f"--whiten_dim is {k}; this encoder's vectors have {size} numbers, so give 1 to {size}")
+        self.mean = vectors.mean(0)
+        variances, directions = np.linalg.eigh(np.atleast_2d(np.cov(vectors, rowvar=False)))
+        variances, directions = variances[::-1], directions[:, ::-1]  # largest first
+        rank = int((variances > variances[0] * size * np.finfo(np.float64).eps).sum()) if variances[0] > 0 else 0
+        if k > rank:
+            raise UserError(
+                f"--whiten_dim is {k}, but the {len(vectors)} vectors that whitening is fitted on span {rank} "
+                f"dimensions; give at most that, or more text with --whiten FILE"
+            )
+        self.kernel = directions[:, :k] / np.sqrt(variances[:k])  # (D, k)
+
+    def __call__(self, vectors: np.ndarray) -> np.ndarray:
+        """(N, D) -> (N, k), float64."""
+        return (np.asarray(vectors, dtype=np.float64) - self.mean) @ self.kernel
+
+
+class WhitenedEncoder:
+    """An encoder whose vectors are whitened."""
+
+    def __init__(self, encoder: Any, whitening: Whitening):
+        self.encoder, self.whitening = encoder, whitening
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        return self.whitening(self.encoder.encode(texts))
+
+
+class Remembering:
+    """An encoder that keeps its vectors, for texts that are encoded once to fit and once to score."""
+
+    def __init__(self, encoder: Any):
+        self.encoder, self.vectors = encoder, dict[str, np.ndarray]()
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        new = [text for text in dict.fromkeys(texts) if text not in self.vectors]
+        if new:
+            self.vectors |= zip(new, np.asarray(self.encoder.encode(new)), strict=True)
+        return np.stack([self.vectors[text] for text in texts])
