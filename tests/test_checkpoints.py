@@ -21,6 +21,7 @@ from hf_focalcse import checkpoints
 from hf_focalcse.checkpoints import MANIFEST, damage, find_checkpoint, list_checkpoints, rotate
 from hf_focalcse.errors import Stopped, UserError
 from hf_focalcse.evaluation import read_pairs
+from hf_focalcse.jobs import require_numbers
 from hf_focalcse.modeling import load_model
 from hf_focalcse.stopping import StopSignals
 from test_distributed import engines, make_trainer, weights, write_pairs
@@ -193,6 +194,7 @@ def best(base, folder, engine, pairs, limit):
         load_best_model_at_end=True, metric_for_best_model=name,
     )  # fmt: skip
     trainer.train()
+    require_numbers(trainer.model)
     trainer.save_whole(folder / "final")
     scores = {line["step"]: line[f"eval_{name}"] for line in trainer.state.log_history if f"eval_{name}" in line}
     return scores, trainer.state.best_global_step, trainer.state.best_model_checkpoint, trainer.score()[name]
