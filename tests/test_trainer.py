@@ -1,6 +1,7 @@
 """The step, accumulation, diagnostics, alarms, checkpoints: real training of tiny encoders."""
 
 import copy
+import dataclasses
 import json
 import math
 
@@ -178,7 +179,7 @@ def test_collapse_raises_the_alarm_once_it_lasts(tmp_path, caplog):
 
 
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
-    trainer = make_trainer(tmp_path, logging_nan_inf_filter=False)
+    trainer = make_trainer(tmp_path)
     trainer.loss.rows = lambda pairs: pairs.anchors.sum(1) * float("nan")
     with pytest.raises(UserError, match="the loss is nan at step 1; lower --learning_rate"):
         trainer.train()
@@ -221,6 +222,24 @@ def test_the_projection_too_is_the_best_checkpoints(tmp_path, dev, family, monke
     for name, parameter in trainer.model.named_parameters():
         assert torch.equal(parameter, first.state_dict()[name]), name
     assert not torch.equal(first.projection_linear.weight, last.projection_linear.weight)
+
+
+def test_a_lower_alignment_is_better(tmp_path, dev):
+    dev = [dataclasses.replace(dev[0], aligned_above=4.0)]
+    trainer = make_trainer(tmp_path, dev=dev, metric_for_best_model=f"{dev[0].key}/alignment")
+    assert trainer.args.greater_is_better is False
+    worst = make_trainer(tmp_path, dev=dev, metric_for_best_model=f"{dev[0].key}/all/pearson", greater_is_better=False)
+    assert worst.args.greater_is_better is False
+    assert make_trainer(tmp_path, dev=dev).args.greater_is_better is True
+
+
+def test_dev_sentences_are_encoded_by_the_batch_asked_for(tmp_path, dev, monkeypatch):
+    trainer = make_trainer(tmp_path, dev=dev, per_device_eval_batch_size=3)
+    sizes = []
+    embed = trainer.model.embed
+    monkeypatch.setattr(trainer.model, "embed", lambda ids, *rest: sizes.append(len(ids)) or embed(ids, *rest))
+    trainer.score()
+    assert sizes == [3, 3, 2]
 
 
 def test_trains_without_labelled_data(tmp_path):
