@@ -139,6 +139,9 @@ class FocalCSETrainer(Trainer):
             m = getattr(self.loss, "m", None)
             self._observed = describe_pairs(pairs, HARD_MARGIN if m is None else m)
             self._observed |= reference_losses(self.loss, len(pairs.candidates), embeddings.shape[-1])
+            if pairs.reference is not None:
+                alike = pairs.reference[pairs.negative_mask()] >= getattr(self.loss, "phi", 1.0)
+                self._observed["reference_alike_share"] = alike.float().mean().item()
         return (loss, embeddings) if return_outputs else loss
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:

@@ -355,10 +355,14 @@ def test_reference_computes_in_the_precision_of_the_training(tmp_path):
 
 
 def test_cost_of_the_reference_is_logged(tmp_path):
-    trainer = with_reference(tmp_path)
+    trainer = with_reference(tmp_path, loss=build_loss("dclr", phi=0.9))
+    seen, rows = [], trainer.loss.rows
+    trainer.loss.rows = lambda pairs: seen.append(pairs) or rows(pairs)
     trainer.train()
-    for line in trainer.state.log_history:
+    for line, pairs in zip(trainer.state.log_history, [p for p in seen if p.seed], strict=False):
         if "loss" in line:
+            alike = [[x >= 0.9 for j, x in enumerate(row) if j != i] for i, row in enumerate(pairs.reference.tolist())]
+            assert line["reference_alike_share"] == pytest.approx(np.mean(alike)) and 0 < np.mean(alike) < 1
             assert line["reference_seconds_per_batch"] > 0 and 0 < line["reference_share_of_step"] < 1
     assert trainer.step_time.laps == trainer.reference_time.laps == 4
 

@@ -14,27 +14,29 @@ class Whitening:
     """y = (x - mu) U[:, :k] diag(1/sqrt(lambda)), mu the mean and U, lambda the eigenvectors and eigenvalues, largest
     first, of the covariance of the vectors it is fitted on, (N, D).
 
-    k: dimensions kept (default: all).
+    k: dimensions kept (default: all that the vectors span; all-MiniLM-L6-v2's 384 numbers span 381).
 
     Raises:
         UserError: k is not in 1…D, or the vectors do not span so many dimensions.
     """
 
     def __init__(self, vectors: np.ndarray, k: int | None = None):
+        rounding = np.finfo(vectors.dtype).eps * np.abs(vectors).max()  # of the encoder: no direction of its own
         vectors = np.asarray(vectors, dtype=np.float64)
         size = vectors.shape[1]
-        k = size if k is None else k
-        if not 1 <= k <= size:
+        if k is not None and not 1 <= k <= size:
             raise UserError(f"--whiten_dim is {k}; this encoder's vectors have {size} numbers, so give 1 to {size}")
         self.mean = vectors.mean(0)
         variances, directions = np.linalg.eigh(np.atleast_2d(np.cov(vectors, rowvar=False)))
         variances, directions = variances[::-1], directions[:, ::-1]  # largest first
-        rank = int((variances > variances[0] * size * np.finfo(np.float64).eps).sum()) if variances[0] > 0 else 0
-        if k > rank:
+        floor = max(variances[0] * size * np.finfo(np.float64).eps, (4 * rounding) ** 2)
+        rank = int((variances > floor).sum())
+        if rank < (k or 1):
             raise UserError(
                 f"--whiten_dim is {k}, but the {len(vectors)} vectors that whitening is fitted on span {rank} "
                 f"dimensions; give at most that, or more text with --whiten FILE"
             )
+        k = k or rank
         self.kernel = directions[:, :k] / np.sqrt(variances[:k])  # (D, k)
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:

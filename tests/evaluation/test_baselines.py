@@ -52,9 +52,20 @@ def test_whitening_refuses_more_dimensions_than_there_are():
     with pytest.raises(UserError, match="--whiten_dim is 0"):
         Whitening(anisotropic(), 0)
     with pytest.raises(UserError, match="--whiten_dim is 8, but the 5 vectors .* span 4 dimensions"):
-        Whitening(anisotropic(rows=5))
+        Whitening(anisotropic(rows=5), 8)
     with pytest.raises(UserError, match="span 0 dimensions"):
         Whitening(np.ones((5, 8)), 1)
+
+
+def test_whitening_keeps_what_the_vectors_span_unless_told_otherwise():
+    """Vectors in a plane: across it there is rounding alone, which must not be blown up to variance 1."""
+    flat = anisotropic()
+    flat[:, 7] = -flat[:, :7].sum(1)
+    for dtype, near in ((np.float64, 1e-8), (np.float32, 1e-4)):
+        vectors = flat.astype(dtype)
+        assert Whitening(vectors)(flat).shape == (60, 7)
+        np.testing.assert_allclose(np.cov(Whitening(vectors)(vectors).T), np.eye(7), atol=near)
+    assert Whitening(anisotropic(rows=5))(flat).shape == (60, 4)
 
 
 def test_each_text_is_encoded_once():
