@@ -30,12 +30,19 @@ ALLOWED = {
     "evaluation.evaluate": {"evaluation.metrics", "evaluation.tasks", "metrics.sts_correlation.sts_correlation"},
     "evaluation": {"evaluation.evaluate", "evaluation.tasks"},
     # level 2
-    "trainer": {"data", "evaluation", "losses", "pairs", "training_args"},
-    # level 3
-    "publishing.card": {"evaluation", "record"},
+    "publishing.merge": set(),
+    "publishing.hub": {"publishing.merge"},
+    "publishing.plots": {"evaluation", "record"},
+    "publishing.card": {"evaluation", "poolers", "record"},
+    "publishing.export": {"evaluation", "modeling", "poolers", "record"}
+    | {f"publishing.{name}" for name in ("card", "merge", "plots")},
+    # level 3: the trainer publishes what it trained, since Trainer.push_to_hub would send the training folder
+    "trainer": {"data", "evaluation", "losses", "modeling", "pairs", "record", "training_args"}
+    | {f"publishing.{name}" for name in ("card", "export", "hub")},
+    "publishing.publish": {"arguments", "evaluation", "quickstart", "record", "publishing.export", "publishing.hub"},
     # top
     "jobs": {"arguments", "data", "evaluation", "losses", "modeling", "quickstart", "record", "trainer"}
-    | {"publishing.card"},
+    | {f"publishing.{name}" for name in ("card", "export", "hub", "publish")},
     "cli": {"arguments", "jobs"},
     "__main__": {"cli"},
 }  # fmt: skip
