@@ -23,6 +23,7 @@ from .modeling import load_model, require_projection
 from .publishing.card import write_card
 from .publishing.export import is_export, update_export
 from .publishing.hub import Target
+from .publishing.plots import draw_plots
 from .publishing.publish import export_folder, prepare_push, publish, publish_scores, push_folder
 from .record import RUN_FILE, RunRecord, file_sha256
 from .trainer import FocalCSETrainer
@@ -87,6 +88,7 @@ def train(settings: Settings) -> None:
         if results:
             results.write(folder / RESULTS_FILE)
         record.save(folder)
+        draw_plots(folder)
         write_card(folder)
         say(describe_end(record, folder))
         if args.push_to_hub:
@@ -372,6 +374,7 @@ def evaluate(args: EvalArguments) -> None:
     if is_export(folder):
         update_export(folder, {}, results)
     elif (folder / RUN_FILE).exists():
+        draw_plots(folder)
         write_card(folder)
     if (folder / RUN_FILE).exists():
         print(f"Model card renewed: {folder / 'README.md'}")

@@ -66,12 +66,13 @@ class RunRecord:
     def publishable(self) -> RunRecord:
         """As it may be published: paths of this machine cut to their last part, no text of the training data."""
         local = {value for key, value in self.settings.items() if key in PATH_SETTINGS and isinstance(value, str)}
-        values = [part.partition("=")[::2] if "=" in part else (part, "") for part in self.command]
-        for (flag, value), (following, _) in zip(values, [*values[1:], ("", "")], strict=True):
+        for part, following in zip(self.command, [*self.command[1:], ""], strict=False):
+            flag, equals, value = part.partition("=")
             if flag.startswith("--") and flag[2:].replace("-", "_") in PATH_SETTINGS:
-                local.add(value or following)
+                local.add(value if equals else following)
         if self.model.get("base_model") != self.model.get("name_or_path"):
             local.add(self.model.get("name_or_path") or "")
+        local.add(self.recipe or "")
         content = asdict(self)
         for name in ("command", "recipe", "settings", "model", "data", "notes", "alarms", "best"):
             content[name] = without_paths(content[name], local)

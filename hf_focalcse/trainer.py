@@ -65,6 +65,7 @@ class FocalCSETrainer(Trainer):
         self.mask_duplicates = loss.mask_duplicates if mask_duplicates is None else mask_duplicates
         self.alarms: list[str] = []
         self.baseline: dict[str, float] = {}
+        self._hub_token, args.hub_token = args.hub_token, None  # each checkpoint has a pickle of args
         self.record: RunRecord | None = None  # where a command line started the run; else made from what is here
         self._observed: dict[str, float] = {}
         self._collapsed_before = False
@@ -263,7 +264,7 @@ class FocalCSETrainer(Trainer):
         private = args.hub_private_repo if private is None else private
         target = Target(
             *(args.hub_model_id, private, False, revision or args.hub_revision, commit_message),
-            token=token or args.hub_token,
+            token=token or self._hub_token,
         )
         return push(folder, target, say=logger.warning)
 

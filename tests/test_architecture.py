@@ -42,7 +42,7 @@ ALLOWED = {
     "publishing.publish": {"arguments", "evaluation", "quickstart", "record", "publishing.export", "publishing.hub"},
     # top
     "jobs": {"arguments", "data", "evaluation", "losses", "modeling", "quickstart", "record", "trainer"}
-    | {f"publishing.{name}" for name in ("card", "export", "hub", "publish")},
+    | {f"publishing.{name}" for name in ("card", "export", "hub", "plots", "publish")},
     "cli": {"arguments", "jobs"},
     "__main__": {"cli"},
 }  # fmt: skip
