@@ -201,7 +201,7 @@ class FocalCLMixin(_Base):
         """Tokens that the encoder can read."""
         positions: int = self.config.max_position_embeddings
         if isinstance(self, (RobertaForFocalCL, XLMRobertaForFocalCL, MPNetForFocalCL)):
-            positions -= int(self.config.pad_token_id or 0) + 1  # positions start after the padding index
+            positions -= self.encoder.embeddings.padding_idx + 1  # positions start after it; MPNet's is always 1
         return min(positions, self.tokenizer.model_max_length)
 
     @torch.inference_mode()

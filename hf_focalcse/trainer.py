@@ -140,9 +140,9 @@ class FocalCSETrainer(Trainer):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Scores of the dev tasks, x 100, as ``eval_task/split/aggregation/metric``."""
+        """Scores of the dev tasks, x 100, as ``eval_task/split/aggregation/metric``; without those of subsets."""
         scores = self.score()
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in scores.items()}
+        metrics = {f"{metric_key_prefix}_{name}": v for name, v in scores.items() if "/subset:" not in name}
         for name, value in scores.items():
             if name.endswith("/all/spearman") and name in self.baseline:
                 metrics[f"{metric_key_prefix}_{name}/gain"] = value - self.baseline[name]

@@ -204,6 +204,20 @@ def test_ends_with_the_best_checkpoint_and_keeps_the_last(tmp_path, dev, family)
     assert torch.equal(kept.projection_linear.weight, again.projection_linear.weight)
 
 
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_the_projection_too_is_the_best_checkpoints(tmp_path, dev, family, monkeypatch):
+    """Scores that fall: the first checkpoint is the best, and a projection in a side file comes back with it."""
+    trainer = make_trainer(tmp_path, family, dev=dev, max_steps=4, learning_rate=5e-3)
+    falling = iter([50.0, 40.0])
+    monkeypatch.setattr(trainer, "score", lambda: {f"{dev[0].key}/all/spearman": next(falling)})
+    trainer.train()
+    assert trainer.state.best_global_step == 2
+    first, last = (load_model(str(tmp_path / "out" / f"checkpoint-{step}")) for step in (2, 4))
+    for name, parameter in trainer.model.named_parameters():
+        assert torch.equal(parameter, first.state_dict()[name]), name
+    assert not torch.equal(first.projection_linear.weight, last.projection_linear.weight)
+
+
 def test_trains_without_labelled_data(tmp_path):
     trainer = make_trainer(tmp_path, save_strategy="steps", save_steps=2)
     trainer.train()
