@@ -115,6 +115,7 @@ def export_model(
                 "example_cosine": round(float(lowest_cosine(vectors[:1], vectors[1:])), 4),
             }
             write_records(model, checkpoint, stage, (publication or {}) | added)
+            keep_hand_made(folder, stage / "README.md")
         write_manifest(stage)
     return folder, found
 
@@ -277,6 +278,14 @@ def write_records(model: Any, checkpoint: Path, stage: Path, publication: dict[s
         results.metadata["model"] |= {"weights_sha256": published}
         publishable(results, record).write(stage / RESULTS_FILE)
     write_pages(stage)
+
+
+def keep_hand_made(former: Path, card: Path) -> None:
+    """Bring what was written by hand into the card of the export that is replaced into the new one."""
+    if is_export(former) and (former / "README.md").exists():
+        generated = json.loads((former / MANIFEST).read_text(encoding="utf-8"))["card"]
+        by_hand = (former / "README.md").read_text(encoding="utf-8")
+        card.write_text(merge_cards(generated, by_hand, card.read_text(encoding="utf-8"))[0], encoding="utf-8")
 
 
 def check_records(model: Any, checkpoint: Path) -> None:
