@@ -328,7 +328,10 @@ def training_table(record: RunRecord) -> str:
 def repeat(record: RunRecord) -> str:
     if not record.command:
         return "Trained from Python with `FocalCSETrainer`: `run.json` has the settings."
-    command = [*(["python"] if record.command[0].endswith(".py") else []), *record.command]
+    start = ["python"] if record.command[0].endswith(".py") else []
+    if record.world_size > 1 and start:
+        start = ["torchrun", "--nproc_per_node", str(record.world_size)]
+    command = [*start, *record.command]
     return (
         "Repeat it, with the files it names in the working folder (run.json has every setting):\n\n"
         f"```bash\n{shlex.join(command)}\n```"

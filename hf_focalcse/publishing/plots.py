@@ -70,16 +70,19 @@ def _training(record: RunRecord) -> Any:
             axes[1].plot(*zip(*points, strict=True), color=colour, label=label)
     axes[1].set_title("cosine", fontsize=9)
     if axes[1].lines:
-        axes[1].legend(fontsize=7, frameon=False)
+        low, high = axes[1].get_ylim()
+        axes[1].set_ylim(low - 0.4 * (high - low), high)  # room for the names below the curves
+        axes[1].legend(fontsize=7, frameon=False, loc="lower left")
     if dev:
         points = [(line["step"], line[dev]) for line in record.log if dev in line]
         name = dev.removeprefix("eval_")
         before = record.baseline.get(name)
+        points = [(0, before), *points] if before is not None else points
         axes[2].plot(*zip(*points, strict=True), color=BLUE, marker="o", markersize=3)
         if before is not None:
             axes[2].axhline(before, color=GREY, linestyle="--", linewidth=1)
-            axes[2].annotate("before", (points[0][0], before), fontsize=7, color=GREY, va="bottom")
-        axes[2].set_title(f"{'/'.join(name.split('/')[:2])}: Spearman", fontsize=9)
+            axes[2].annotate("before", (points[-1][0], before), fontsize=7, color=GREY, va="bottom", ha="right")
+        axes[2].set_title(f"Spearman, {name.split('/')[0][:20]}", fontsize=9)
     for axis in axes:
         axis.set_xlabel("step", fontsize=8)
     return figure

@@ -58,6 +58,8 @@ def test_it_is_a_function_and_knows_no_machine():
     assert "LOWERED x/file/all/spearman from 50.00 to 48.50 (-1.50" in card and "worse on it" in card
     assert "--train_file 'a b.txt'" in card and "1,234 sentences" in card and "| Seed | 7 |" in card
     assert "m = 0.3" in card and card.count("@inproceedings") == 2
+    assert "python run_unsup.py" in card
+    assert "torchrun --nproc_per_node 2 run_unsup.py" in make_card(record(world_size=2), None)
     metadata, text = split_card(card)
     assert metadata["library_name"] == "transformers" and metadata["pipeline_tag"] == "feature-extraction"
     assert "model-index" not in metadata and "![" not in text
