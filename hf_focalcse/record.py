@@ -154,7 +154,9 @@ def current_commit() -> str | None:
         return None
 
     def git(*command: str) -> str:
-        return subprocess.run(["git", "--no-optional-locks", "-C", str(root), *command], capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            ["git", "--no-optional-locks", "-C", str(root), *command], capture_output=True, text=True, check=True
+        ).stdout
 
     try:
         return git("rev-parse", "HEAD").strip() + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
