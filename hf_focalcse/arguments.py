@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import ast
+import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -194,7 +195,10 @@ class EvalArguments:
     )
     output_dir: str | None = field(
         default=None,
-        metadata={"help": "Folder for results.json. Default: the model's folder, ./results for a Hub id."},
+        metadata={
+            "help": "Folder for results.json. Default: the model's own folder; results/NAME-POOLER for a Hub id, "
+            "and where --pooler or --max_seq_length are given."
+        },
     )
     max_seq_length: int | None = field(
         default=None, metadata={"help": "Tokens kept of a sentence. Default: all that the encoder can read."}
@@ -268,10 +272,29 @@ REPLACED = {  # refused, with what to do
     "eval_do_concat_batches": "evaluation holds one vector a sentence, on the CPU",
     "eval_use_gather_object": "evaluation holds one vector a sentence, on the CPU",
     "auto_find_batch_size": "the batch size decides the number of negatives; lower memory with --chunk_size",
+    "remove_unused_columns": "the collator needs the text column, so it must stay off",
+    "train_sampling_strategy": "sentences are shuffled; rows are grouped by length within each batch already",
+    "bf16_full_eval": "evaluation computes in float32",
+    "fp16_full_eval": "evaluation computes in float32",
     "use_liger_kernel": "there is no language-model head for it to speed up",
     "hub_token": "a token on the command line ends up in logs; set HF_TOKEN or run `hf auth login` instead",
     "hub_strategy": "the finished export is pushed once, when the trained model is safe on disk",
     "hub_always_push": "the finished export is pushed once, when the trained model is safe on disk",
+}
+IN_RANGE: dict[str, tuple[Callable[[float], bool], str]] = {  # setting -> (is it allowed, what is allowed)
+    "learning_rate": (lambda x: 0 < x < math.inf, "a number above 0"),
+    "max_steps": (lambda x: x == -1 or x >= 1, "at least 1"),
+    "num_train_epochs": (lambda x: 0 < x < math.inf, "above 0"),
+    "weight_decay": (lambda x: 0 <= x < math.inf, "at least 0"),
+    "max_grad_norm": (lambda x: 0 <= x < math.inf, "at least 0 (0 does not clip)"),
+    "warmup_steps": (lambda x: 0 <= x < math.inf, "at least 0"),
+    "eval_steps": (lambda x: 0 < x < math.inf, "above 0"),
+    "save_steps": (lambda x: 0 < x < math.inf, "above 0"),
+    "logging_steps": (lambda x: 0 < x < math.inf, "above 0"),
+    "gradient_accumulation_steps": (lambda x: x >= 1, "at least 1"),
+    "per_device_eval_batch_size": (lambda x: x >= 1, "at least 1"),
+    "dataloader_num_workers": (lambda x: x >= 0, "at least 0"),
+    "seed": (lambda x: 0 <= x < 2**32, "a whole number from 0 to 4294967295"),
 }
 OVERRIDES = {  # a flag of the command line -> recipe keys that it takes the place of
     "train_file": ("dataset_name", "dataset_file", "dataset_split", "dataset_revision", "text_column"),
@@ -280,6 +303,7 @@ OVERRIDES = {  # a flag of the command line -> recipe keys that it takes the pla
     "sts_dir": ("eval_file",),
     "num_train_epochs": ("max_steps",),
     "pooler": ("mlp_only_train",),
+    "model_name_or_path": ("model_revision",),
 }
 METRIC_NAMES = {
     "stsb_spearman": "STSBenchmark/dev/all/spearman",
@@ -289,7 +313,8 @@ METRIC_NAMES = {
 
 @dataclass
 class Settings:
-    """Everything that was asked for. explicit: the names given on the command line. notes: what to tell the user."""
+    """Everything that was asked for. explicit: the names given on the command line; given: those of the recipe too.
+    notes: what to tell the user."""
 
     job: JobArguments
     model: ModelArguments
@@ -300,6 +325,7 @@ class Settings:
     training: Any  # FocalCSETrainingArguments
     loss_settings: dict[str, Any]
     explicit: set[str]
+    given: set[str]
     recipe: str | None
     command: list[str]
     notes: list[str]
@@ -386,8 +412,9 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
     if recipe is None and not explicit & {"model_name_or_path", "train_file", "dataset_name"}:
         recipe = "quickstart"
     flags: list[str] = []
+    values: dict[str, Any] = {}
     if recipe is not None:
-        values = read_recipe(recipe, parser.destinations())
+        values = read_recipe(recipe, parser)
         chosen = _value(argv, "--loss") or values.get("loss", "focal")
         if chosen in losses:
             foreign = {s.name for settings in losses.values() for s in settings} - {s.name for s in losses[chosen]}
@@ -398,7 +425,8 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
             del values[key]
         flags = _as_flags(values)
     namespace = parser.parse(flags + argv)
-    _adjust(namespace, explicit | parser.named(flags))
+    _adjust(namespace, explicit, explicit | set(values))
+    check_values(namespace, explicit)
 
     if namespace.loss not in losses:
         near, allowed = suggest(namespace.loss, losses), ", ".join(sorted(losses))
@@ -422,6 +450,7 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
         training=training,
         loss_settings={name: value for name, value in given.items() if name in own and value is not None},
         explicit=explicit,
+        given=explicit | set(values),
         recipe=recipe,
         command=[*script.split(), *argv],
         notes=notes,
@@ -470,6 +499,10 @@ class _Parser(HfArgumentParser):
     def destinations(self) -> dict[str, str]:
         """Flag name without dashes -> name of the setting."""
         return {o.lstrip("-"): a.dest for o, a in self._option_string_actions.items() if o.startswith("--")}
+
+    def taking_lists(self) -> set[str]:
+        """The settings that take several values."""
+        return {action.dest for action in self._actions if action.nargs in ("+", "*")}
 
     def named(self, argv: Iterable[str]) -> set[str]:
         """The settings that ``argv`` names."""
@@ -525,7 +558,7 @@ def _translate(argv: list[str], notes: list[str]) -> list[str]:
     """Flags of the public scripts -> ours. A flag with no need is taken out with its value, and noted."""
     result: list[str] = []
     skipping = False
-    for argument in argv:
+    for position, argument in enumerate(argv):
         if not argument.startswith("--"):
             if not skipping:
                 result.append(argument)
@@ -536,6 +569,9 @@ def _translate(argv: list[str], notes: list[str]) -> list[str]:
         if name in REPLACED:
             raise UserError(f"--{name} is not taken: {REPLACED[name]}")
         if name in NOT_NEEDED:
+            following = value or next(iter(argv[position + 1 :]), "")
+            if following.lower() in ("false", "no", "0"):
+                raise UserError(f"--{name} {following} cannot be done: {NOT_NEEDED[name]}")
             notes.append(f"--{name} has nothing to change: {NOT_NEEDED[name]}")
             skipping = True
             continue
@@ -560,21 +596,48 @@ def _value(argv: list[str], flag: str) -> str | None:
 def _as_flags(values: dict[str, Any]) -> list[str]:
     flags = []
     for key, value in values.items():
-        if value is not None:
-            flags += [f"--{key}", *(str(v) for v in (value if isinstance(value, list) else [value]))]
+        if isinstance(value, list):
+            flags += [f"--{key}", *map(str, value)]
+        elif value is not None:  # yaml reads a bare no as false; every flag that takes false takes no
+            flags.append(f"--{key}={'no' if value is False else value}")
     return flags
 
 
-def _adjust(namespace: argparse.Namespace, given: set[str]) -> None:
+def _adjust(namespace: argparse.Namespace, explicit: set[str], given: set[str]) -> None:
     """Make defaults follow the settings that were given."""
     if namespace.eval_strategy == "no" and "load_best_model_at_end" not in given:
         namespace.load_best_model_at_end = False
     if "save_strategy" not in given and namespace.eval_strategy == "epoch":
         namespace.save_strategy = "epoch"
+    if "eval_strategy" not in given and namespace.save_strategy == "epoch":
+        namespace.eval_strategy = "epoch"
+    if "load_best_model_at_end" not in given and namespace.save_strategy == "no":
+        namespace.load_best_model_at_end = False
+    if "save_steps" in explicit and "eval_steps" not in explicit:
+        namespace.eval_steps = namespace.save_steps
     if "save_steps" not in given and namespace.save_strategy == "steps" and namespace.eval_strategy == "steps":
         namespace.save_steps = namespace.eval_steps
     metric = namespace.metric_for_best_model
     namespace.metric_for_best_model = METRIC_NAMES.get(metric, metric)
+
+
+def check_values(namespace: argparse.Namespace, explicit: set[str]) -> None:
+    """Refuse numbers that no training can use, and flags that say the same thing twice.
+
+    Raises:
+        UserError: with the value and what is allowed.
+    """
+    for name, (allowed, words) in IN_RANGE.items():
+        value = getattr(namespace, name)
+        if value is not None and not allowed(value):
+            raise UserError(f"--{name} is {value}; it must be {words}")
+    if namespace.output_dir is not None and not namespace.output_dir.strip():
+        raise UserError("--output_dir is empty; give a folder, or leave it out")
+    for one, other in (("eval_file", "sts_dir"), ("train_file", "dataset_name")):
+        if {one, other} <= explicit:
+            raise UserError(f"--{one} and --{other} are both given; leave one of them out")
+    if "greater_is_better" in explicit and "metric_for_best_model" not in explicit:
+        raise UserError("--greater_is_better belongs to --metric_for_best_model; name the metric, or leave it out")
 
 
 def _build(kind: type, namespace: argparse.Namespace) -> Any:
@@ -588,8 +651,8 @@ def recipe_names() -> list[str]:
     return sorted(file.stem for file in RECIPES.glob("*.yaml"))
 
 
-def read_recipe(recipe: str, known: dict[str, str]) -> dict[str, Any]:
-    """The flags of a shipped recipe or of a yaml file, as ``{setting: value}``; known: flag -> setting.
+def read_recipe(recipe: str, parser: _Parser) -> dict[str, Any]:
+    """The flags of a shipped recipe or of a yaml file, as ``{setting: value}``.
 
     Raises:
         UserError: no such recipe or file, no valid yaml, or a key that is no flag.
@@ -612,14 +675,17 @@ def read_recipe(recipe: str, known: dict[str, str]) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"recipe {file} must be a mapping of flags to values, for instance 'loss: focal'")
     values = {}
+    known, many = parser.destinations(), parser.taking_lists()
     for key, value in content.items():
         name = RENAMED.get(str(key), str(key))
         if name in REPLACED:
             raise UserError(f"recipe {file}: key {name!r} is not taken: {REPLACED[name]}")
         if name not in known or name == "recipe":
             raise UserError(f"recipe {file}: there is no setting {name!r}{suggest(name, known)}")
-        if isinstance(value, dict):
-            raise UserError(f"recipe {file}: the value of {name!r} is a mapping; it must be a number, text or list")
+        if isinstance(value, dict) or (isinstance(value, list) and not (value and known[name] in many)):
+            kind = {dict: "mapping", list: "list"}[type(value)]
+            allowed = "a list of at least one" if known[name] in many else "one number or text"
+            raise UserError(f"recipe {file}: the value of {name!r} is the {kind} {value}; it must be {allowed}")
         values[known[name]] = value
     return values
 

@@ -162,7 +162,7 @@ def read_sentences(
     if encoding_errors not in ("strict", "replace"):
         raise UserError(f"--encoding_errors must be 'strict' or 'replace', not {encoding_errors!r}.")
     if max_samples is not None and max_samples < 1:
-        raise UserError(f"--max_samples must be at least 1, not {max_samples}.")
+        raise UserError(f"--max_train_samples must be at least 1, not {max_samples}.")
 
     if dataset_name is None:
         source = Source(str(train_file), encoding_errors, text_column)
@@ -238,6 +238,8 @@ def _scan(file: MappedFile, blocks: Iterable[Lines], errors: str) -> tuple[np.nd
             lines[i] = lines[i].decode("utf-8", errors).encode()
         parts.append((starts + offset, ends + offset, np.fromiter(map(hash, lines), np.int64, len(lines))))
         file.release()
+    if not parts:  # nothing but a byte order mark
+        return tuple(np.empty(0, np.int64) for _ in range(3))  # type: ignore[return-value]
     starts, ends, hashes = (np.concatenate(part) for part in zip(*parts, strict=True))
     return starts, ends, hashes
 

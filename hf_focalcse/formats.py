@@ -194,6 +194,8 @@ class Source:
             yield raw.decode(errors="replace") if text is None else text
 
     def _choose(self, columns: list[str], line: str = "") -> int:
+        if not columns:
+            raise UserError(f"{self.name}{line} has no header: its first line must name the columns.")
         named = f"its columns are {', '.join(map(repr, columns))}"
         if self.column is None:
             if len(columns) != 1:
@@ -206,6 +208,7 @@ class Source:
         return columns.index(self.column)
 
     def _csv(self, file: MappedFile) -> Iterator[bytes]:
+        csv.field_size_limit(max(csv.field_size_limit(), len(file.data)))  # its default refuses a cell of 128 KiB
         rows = csv.reader(self._lines(file), strict=True)
         try:
             yield from self._rows(next(rows, []), ((rows.line_num, row) for row in rows))
@@ -217,7 +220,7 @@ class Source:
 
     def _tsv(self, file: MappedFile) -> Iterator[bytes]:
         rows = (line.removesuffix("\n").removesuffix("\r").split("\t") for line in self._lines(file))
-        yield from self._rows(next(rows), enumerate(rows, start=2))
+        yield from self._rows(next(rows, []), enumerate(rows, start=2))
 
     def _rows(self, header: list[str], rows: Iterable[tuple[int, list[str]]]) -> Iterator[bytes]:
         at = self._choose(header)

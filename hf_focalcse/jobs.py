@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import time
 from dataclasses import MISSING, asdict, fields, replace
 from functools import partial
@@ -19,7 +20,7 @@ from .data import Sentences, read_sentences, require
 from .errors import UserError
 from .evaluation import Results, evaluate_sts, load_tasks, read_pairs
 from .losses import ContrastiveLoss, build_loss
-from .modeling import load_model, require_projection
+from .modeling import HEAD_FILE, load_model, require_projection
 from .publishing.card import write_card
 from .publishing.export import is_export, update_export
 from .publishing.hub import Target
@@ -31,6 +32,7 @@ from .trainer import FocalCSETrainer
 __all__ = ["evaluate", "export_folder", "push_folder", "train"]  # what the command line calls
 
 RESULTS_FILE = "results.json"
+WRITTEN = (RUN_FILE, RESULTS_FILE, "README.md", "config.json", "model.safetensors", HEAD_FILE)  # by a run
 SENTEVAL = Path("SentEval/data/downstream")  # where the public training scripts look
 ALWAYS_RECORDED = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type"),
@@ -60,19 +62,12 @@ def train(settings: Settings) -> None:
     say(sentences.report)
     dev = prepare_dev(settings, say)
 
-    trainer = FocalCSETrainer(
-        model=model,
-        args=args,
-        loss=loss,
-        train_dataset=sentences,
-        dev=dev,
-        max_seq_length=settings.data.max_seq_length,
-        mask_duplicates=settings.loss.mask_duplicates,
-    )
+    trainer = make_trainer(settings, model, loss, sentences, dev)
     record = trainer.record = start_record(settings, trainer)
     record.baseline = trainer.score_baseline()
     say(describe_start(settings, trainer, record))
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    require_numbers(model)
     trainer.save_model(str(folder), _internal_call=True)  # else it would push before run.json is there
 
     if args.process_index == 0:
@@ -103,17 +98,33 @@ def prepare_output(settings: Settings) -> Path:
         UserError: it holds a finished run, is a file, or cannot be written.
     """
     args = settings.training
-    if "output_dir" not in settings.explicit:
-        start = settings.recipe or Path(settings.model.model_name_or_path or "").name
-        args.output_dir = f"runs/{Path(start).stem}-{settings.loss.loss}-seed{args.seed}"
+    if "output_dir" not in settings.given:
+        start = Path(settings.recipe or settings.model.model_name_or_path or "").name
+        for ending in (".yaml", ".yml"):
+            start = start.removesuffix(ending)
+        args.output_dir = f"runs/{start}-{settings.loss.loss}-seed{args.seed}"
     folder = Path(args.output_dir)
-    finished = (folder / RUN_FILE).exists()
-    if finished and not (settings.job.overwrite_output_dir or args.resume_from_checkpoint):
-        raise UserError(
-            f"{folder} holds a finished run; give another --output_dir, or --overwrite_output_dir to replace it"
-        )
+    model = settings.model.model_name_or_path
+    if model is not None and Path(model).is_dir() and folder.exists() and folder.samefile(model):
+        raise UserError(f"--output_dir {folder} is the encoder that training starts from; give another folder")
+    there = [name for name in WRITTEN if (folder / name).exists()] + [p.name for p in folder.glob("checkpoint-*")]
+    if there and not args.resume_from_checkpoint:
+        if not settings.job.overwrite_output_dir:
+            raise UserError(
+                f"{folder} holds {'a finished run' if RUN_FILE in there else ', '.join(there)}; give another "
+                "--output_dir, --resume_from_checkpoint to go on with a run, or --overwrite_output_dir to replace it"
+            )
+        if RUN_FILE in there or any(name.startswith("checkpoint-") for name in there):
+            clear(folder, there)
     make_writable(folder, "--output_dir")
     return folder
+
+
+def clear(folder: Path, names: list[str]) -> None:
+    """Take a run's files away, so that no score or checkpoint of it is left beside the next run's weights."""
+    for name in names:
+        path = folder / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def make_writable(folder: Path, flag: str) -> None:
@@ -178,6 +189,8 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
     recorded = model.config.focal_cl
     trained_here = "loss" in recorded
     reset = not trained_here if chosen.reinit_projection is None else chosen.reinit_projection
+    if chosen.reinit_projection and model.projection_use == "none":
+        raise UserError(f"--reinit_projection belongs to --pooler cls; pooler {model.pooler_name} has no projection")
     if reset and model.projection_use != "none":
         model.reset_projection()
     model.chunk_size = chosen.chunk_size
@@ -240,6 +253,44 @@ def prepare_dev(settings: Settings, say: Any) -> list[Any]:
         say(f"WARNING: {error}. Training goes on WITHOUT labelled data: no dev score, the last checkpoint is kept.")
         settings.notes.append(f"trained without labelled data: {error}")
         return []
+
+
+def make_trainer(
+    settings: Settings, model: Any, loss: ContrastiveLoss, sentences: Sentences, dev: list[Any]
+) -> FocalCSETrainer:
+    """The trainer of these settings.
+
+    Raises:
+        UserError: they ask for what is not installed or do not go together.
+    """
+    try:
+        return FocalCSETrainer(
+            model=model,
+            args=settings.training,
+            loss=loss,
+            train_dataset=sentences,
+            dev=dev,
+            max_seq_length=settings.data.max_seq_length,
+            mask_duplicates=settings.loss.mask_duplicates,
+        )
+    except UserError:
+        raise
+    except (ImportError, RuntimeError, ValueError) as error:  # Trainer's own checks, a tracker that is not installed
+        raise UserError(" ".join(str(error).split())) from error
+
+
+def require_numbers(model: Any) -> None:
+    """See that training left numbers, before anything is saved over what was there.
+
+    Raises:
+        UserError: some weights are infinite or no numbers.
+    """
+    broken = [name for name, parameter in model.named_parameters() if not parameter.isfinite().all()]
+    if broken:
+        raise UserError(
+            f"training ended with {len(broken)} weight tensors that are no numbers, for instance {broken[0]}; the "
+            "model is not saved; lower --learning_rate, keep --max_grad_norm 1.0, or use --bf16 in place of --fp16"
+        )
 
 
 def start_record(settings: Settings, trainer: FocalCSETrainer) -> RunRecord:
@@ -420,8 +471,10 @@ def check_evaluation(args: EvalArguments) -> None:
         raise UserError(f"--max_seq_length is {args.max_seq_length}; a sentence needs at least 3 tokens")
     if args.splits not in ("test", "dev"):
         raise UserError(f"--splits is {args.splits!r}; it must be test or dev")
-    if args.eval_file and (args.sts_dir or args.tasks):
-        raise UserError("--eval_file names the pairs to judge on; leave out --sts_dir and --tasks, or --eval_file")
+    if args.eval_file and (args.sts_dir or args.tasks or args.splits != "test"):
+        raise UserError(
+            "--eval_file names the pairs to judge on; leave out --sts_dir, --tasks and --splits, or --eval_file"
+        )
 
 
 def choose_tasks(args: EvalArguments) -> list[Any]:
@@ -430,9 +483,7 @@ def choose_tasks(args: EvalArguments) -> list[Any]:
     if args.splits == "dev" and args.tasks is None:
         return load_tasks(["STSBenchmark/dev", *(["SICK-R/trial"] if args.sts_dir else [])], args.sts_dir)
     if args.splits == "dev":
-        raise UserError(
-            "--splits dev scores STS-B dev and SICK trial; leave out --tasks, or name STSBenchmark/dev there"
-        )
+        raise UserError("--splits dev scores STS-B dev and SICK trial; leave out --splits, or --tasks")
     return load_tasks(args.tasks, args.sts_dir)
 
 
@@ -455,14 +506,15 @@ def choose_device(name: str | None) -> Any:
 
 
 def results_folder(args: EvalArguments, model: Any) -> Path:
-    """Beside the model where it is our own folder judged as recorded, else results/NAME-POOLER."""
+    """The model's folder where it is judged as it embeds, else results/NAME-POOLER: scores of one kind a file."""
     if args.output_dir is not None:
         return Path(args.output_dir)
     name = str(args.model_name_or_path).rstrip("/")
-    if Path(name).is_dir() and args.pooler is None:
+    if Path(name).is_dir() and args.pooler is None and args.max_seq_length is None:
         return Path(name)
     stem = Path(name).name if Path(name).exists() else name.replace("/", "--")
-    return Path("results") / f"{stem}-{model.pooler_name}"
+    length = "" if args.max_seq_length is None else f"-{args.max_seq_length}"
+    return Path("results") / f"{stem}-{model.pooler_name}{length}"
 
 
 def _silence(*_: Any) -> None:

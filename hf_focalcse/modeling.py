@@ -7,6 +7,7 @@ projection, so that a checkpoint is a plain encoder for everyone else; elsewhere
 from __future__ import annotations
 
 import json
+import re
 from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,9 @@ from .errors import UserError
 from .poolers import POOLERS, resolve_pooler
 
 HEAD_FILE = "focal_head.safetensors"
+VOCABULARY_FILES = (  # one of these is in every folder with a tokenizer
+    *("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model"),
+)
 PROJECTION_USES = ("training", "always", "none")
 DROPOUT_ATTRIBUTES = (  # BERT, RoBERTa, MPNet, ELECTRA, XLM-R; DistilBERT; ModernBERT
     "hidden_dropout_prob",
@@ -212,6 +216,9 @@ class FocalCLMixin(_Base):
 
         max_length: tokens kept of a sentence (default: all that the encoder can read).
         """
+        if isinstance(texts, str):
+            raise UserError(f"encode takes a list of sentences, not one string; give [{texts[:20]!r}]")
+        texts = list(texts)
         if not texts:
             return np.zeros((0, self.config.hidden_size), dtype=np.float32)
         was_training = self.training
@@ -243,7 +250,7 @@ class FocalCLMixin(_Base):
         """Read the side file of the projection from a folder or a Hub repository; false where there is none."""
         if self.encoder_has_pooler:
             return False
-        path = cached_file(str(folder), HEAD_FILE, _raise_exceptions_for_missing_entries=False, **hub)
+        path = _find(str(folder), HEAD_FILE, **hub)
         if path is None:
             return False
         self.mlp.load_state_dict({k.removeprefix("mlp."): v for k, v in load_file(path).items()})
@@ -330,10 +337,16 @@ def load_tokenizer(name_or_path: str, **hub: Any) -> PreTrainedTokenizerBase:
     Raises:
         UserError: there is none, or it has no padding token.
     """
+    # Without a vocabulary transformers makes an empty tokenizer, which reads every word as unknown.
+    if not any(_find(name_or_path, file, **hub) for file in VOCABULARY_FILES):
+        raise UserError(
+            f"there is no tokenizer in {name_or_path!r}: none of {', '.join(VOCABULARY_FILES)}; copy it from the "
+            "encoder that the checkpoint was trained from"
+        )
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, **hub)
-    except (OSError, ValueError) as error:
-        raise UserError(f"no tokenizer could be loaded from {name_or_path!r}: {_first_line(error)}") from error
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"the tokenizer of {name_or_path!r} is damaged ({_first_line(error)})") from error
     if tokenizer.pad_token_id is None:
         raise UserError(
             f"the tokenizer of {name_or_path!r} has no padding token; set one and save it beside the model"
@@ -361,6 +374,8 @@ def load_model(
             or nothing says how the encoder pools.
     """
     folder = Path(name_or_path).expanduser()
+    if revision is not None and folder.is_dir():
+        raise UserError(f"revision {revision!r} is given for the folder {name_or_path!r}; only a Hub id has them")
     looks_local = folder.is_absolute() or name_or_path.startswith((".", "~")) or name_or_path.count("/") > 1
     if folder.is_dir():
         if not (folder / "config.json").is_file():
@@ -374,6 +389,8 @@ def load_model(
     try:
         config = AutoConfig.from_pretrained(name_or_path, **hub)
     except (OSError, ValueError) as error:
+        if folder.is_dir():
+            raise UserError(f"the config.json of {name_or_path!r} cannot be used ({_first_line(error)})") from error
         raise UserError(
             f"no model {name_or_path!r}: it is no folder here and the Hub did not give it ({_first_line(error)}); "
             "check the name, or give the path of a downloaded folder"
@@ -384,7 +401,7 @@ def load_model(
     if dropout is not None:
         set_dropout(config, dropout)
 
-    record = getattr(config, "focal_cl", None) or read_sentence_transformers_pooling(name_or_path, **hub)
+    record = read_record(config, name_or_path) or read_sentence_transformers_pooling(name_or_path, **hub)
     if pooler is None:
         if record is None:
             raise UserError(
@@ -398,7 +415,14 @@ def load_model(
         model, info = AutoModelForFocalCL.from_pretrained(
             name_or_path, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **hub
         )
+    except UserError:
+        raise
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        if "ignore_mismatched_sizes" in str(error):
+            raise UserError(
+                f"the weights of {name_or_path!r} have other shapes than its config.json says; they are of different "
+                "models"
+            ) from error
         raise UserError(
             f"the weights of {name_or_path!r} could not be loaded ({_first_line(error)}); "
             "a checkpoint needs its weights as safetensors, pickled ones are never opened"
@@ -407,6 +431,12 @@ def load_model(
         transformers_logging.set_verbosity(verbosity)
     model.set_pooling(pooler, projection)
     model.tokenizer = load_tokenizer(name_or_path, **hub)
+    highest = max(model.tokenizer.get_vocab().values(), default=0)
+    if highest >= config.vocab_size:
+        raise UserError(
+            f"the tokenizer of {name_or_path!r} has ids up to {highest}, its encoder only {config.vocab_size} "
+            "embeddings; they are of different models"
+        )
 
     missing = set(info["missing_keys"])
     head_missing = any("pooler." in key for key in missing)
@@ -418,8 +448,31 @@ def load_model(
             f"checkpoint {name_or_path!r} lacks {len(missing)} weights of {type(model).__name__}, "
             f"for instance {min(missing)!r}; it is damaged or of another architecture"
         )
+    further = [key for key in info["unexpected_keys"] if re.search(r"\blayers?\.\d+\.", key)]
+    if further:
+        raise UserError(
+            f"checkpoint {name_or_path!r} holds {len(further)} weights that its config.json has no layer for, such as "
+            f"{min(further)!r}; the config was changed or is of another model"
+        )
     model.projection_is_random = head_missing
     return model
+
+
+def read_record(config: PretrainedConfig, name_or_path: str) -> dict[str, Any] | None:
+    """``focal_cl`` of a config, taken out of it where it is none, or None.
+
+    Raises:
+        UserError: it does not say pooler and projection as this package writes them.
+    """
+    record = getattr(config, "focal_cl", None)
+    if record is None:
+        return None
+    if not (isinstance(record, dict) and all(isinstance(record.get(key), str) for key in ("pooler", "projection"))):
+        raise UserError(
+            f"focal_cl in the config.json of {name_or_path!r} must be a mapping with pooler and projection, not "
+            f"{record!r}"
+        )
+    return record
 
 
 def require_projection(model: Any, name_or_path: str) -> None:
@@ -456,12 +509,17 @@ def read_sentence_transformers_pooling(name_or_path: str, **hub: Any) -> dict[st
     """
 
     def read(name: str) -> Any:
-        path = cached_file(name_or_path, name, _raise_exceptions_for_missing_entries=False, **hub)
-        return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
+        path = _find(name_or_path, name, **hub)
+        try:
+            return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UserError(f"{name} of {name_or_path!r} is no JSON ({_first_line(error)})") from error
 
     modules = read("modules.json")
     if modules is None:
         return None
+    if not (isinstance(modules, list) and all(isinstance(m, dict) and {"type", "path"} <= set(m) for m in modules)):
+        raise UserError(f"modules.json of {name_or_path!r} must be a list of modules, each with type and path")
     kinds = [module["type"].rsplit(".", 1)[-1] for module in modules]
     known = [["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]]
     if kinds not in known:
@@ -480,6 +538,11 @@ def read_sentence_transformers_pooling(name_or_path: str, **hub: Any) -> dict[st
     if len(chosen) != 1 or chosen[0] not in modes:
         raise UserError(f"{name_or_path!r} pools as {chosen or 'unknown'}; choose with --pooler: {', '.join(POOLERS)}")
     return {"pooler": modes[chosen[0]], "projection": "none"}
+
+
+def _find(name_or_path: str, file: str, **hub: Any) -> str | None:
+    """The local path of a file in a folder or a Hub repository; None where it is not there."""
+    return cached_file(name_or_path, file, _raise_exceptions_for_missing_entries=False, **hub)
 
 
 def _first_line(error: BaseException) -> str:

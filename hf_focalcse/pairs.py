@@ -33,7 +33,7 @@ def describe_pairs(pairs: Pairs, m: float) -> dict[str, float]:
     return {
         "positive_cosine_mean": positive.mean().item(),
         "negative_cosine_mean": ((cosines * negative).sum() / total).item(),
-        "hardest_negative_cosine_mean": hardest.mean().item() if len(hardest) else float("nan"),
+        **({"hardest_negative_cosine_mean": hardest.mean().item()} if len(hardest) else {}),
         "hard_negative_share": (((cosines > 1 - m) & negative).sum() / total).item(),
         "negatives_per_anchor_mean": counts.float().mean().item(),
     }

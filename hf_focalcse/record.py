@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import re
@@ -115,12 +116,25 @@ def last_part(path: str) -> str:
 
 
 def write_json(path: Path, content: Any) -> Path:
-    """Write ``content`` as readable JSON through a neighbouring file, so that ``path`` is never half written."""
+    """Write ``content`` as readable JSON through a neighbouring file, so that ``path`` is never half written.
+
+    A float that is no number becomes null: JSON has none.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    part.write_text(
+        json.dumps(_finite(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
+    )
     os.replace(part, path)
     return path
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def file_sha256(path: str | Path) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor
@@ -13,7 +15,7 @@ from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import logging
 
 from .data import ViewCollator
-from .errors import UserError
+from .errors import UserError, suggest
 from .evaluation import evaluate_sts
 from .losses import ContrastiveLoss
 from .modeling import HEAD_FILE
@@ -68,7 +70,7 @@ class FocalCSETrainer(Trainer):
         self._hub_token, args.hub_token = args.hub_token, None  # each checkpoint has a pickle of args
         self.record: RunRecord | None = None  # where a command line started the run; else made from what is here
         self._observed: dict[str, float] = {}
-        self._collapsed_before = False
+        self._collapsed_before = self._alone_before = False
         require_dropout(model)
         if args.per_device_train_batch_size < 2:
             raise UserError(
@@ -129,6 +131,12 @@ class FocalCSETrainer(Trainer):
                 "would be a full collapse; lower --learning_rate or raise --dropout"
             )
         self._collapsed_before = collapsed
+        if logs.get("negatives_per_anchor_mean") == 0 and not self._alone_before:
+            self._alone_before = True
+            self.alarm(
+                f"step {self.state.global_step}: no sentence of the batch has a negative, since all texts are equal; "
+                "nothing is learnt from it"
+            )
 
     def alarm(self, message: str) -> None:
         """Say it loudly and keep it for run.json and the model card."""
@@ -153,11 +161,18 @@ class FocalCSETrainer(Trainer):
     def score(self) -> dict[str, float]:
         """Scores of the dev tasks by the same code path as ``run_eval.py``."""
         encoder = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        encoder = SimpleNamespace(encode=partial(encoder.encode, batch_size=self.args.per_device_eval_batch_size))
         return evaluate_sts(encoder, self.dev, progress=not self.args.disable_tqdm).scores
 
     def score_baseline(self) -> dict[str, float]:
         """Score the encoder as it is before the first step; later scores are logged with their gain over it."""
         self.baseline = self.score() if self.dev else {}
+        metric = str(self.args.metric_for_best_model)
+        if self.args.load_best_model_at_end and metric not in self.baseline:
+            raise UserError(
+                f"metric_for_best_model is {metric!r}{suggest(metric, self.baseline)}; the dev set gives: "
+                f"{', '.join(name for name in self.baseline if '/subset:' not in name)}"
+            )
         return self.baseline
 
     # ---- publishing: the export goes to the Hub, once, and never the training folder
@@ -294,7 +309,10 @@ def choose_by_dev(args: FocalCSETrainingArguments, dev: list[Any]) -> None:
         metric = default
     if not any(metric.startswith(f"{task.key}/") for task in dev):
         raise UserError(f"metric_for_best_model is {metric!r}, but the dev set gives {default!r}")
-    args.metric_for_best_model, args.greater_is_better = metric, True
+        args.greater_is_better = True
+    if metric.endswith(("/alignment", "/uniformity")):
+        args.greater_is_better = False
+    args.metric_for_best_model = metric
 
 
 def require_dropout(model: Any) -> None:

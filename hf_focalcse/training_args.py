@@ -34,7 +34,9 @@ class FocalCSETrainingArguments(TrainingArguments):
     load_best_model_at_end: bool = field(
         default=True, metadata={"help": "End with the checkpoint that scored best on the dev set."}
     )
-    greater_is_better: bool | None = field(default=True, metadata={"help": "Whether a higher metric is better."})
+    logging_nan_inf_filter: bool = field(
+        default=False, metadata={"help": "Hide a loss that is no number from the log; then it cannot stop the run."}
+    )
     logging_steps: float = field(default=10, metadata={"help": "Steps between two log lines."})
     logging_first_step: bool = field(default=True, metadata={"help": "Log the first step too."})
     hub_strategy: str = field(default="end", metadata={"help": "Must stay: the finished export is pushed once."})

@@ -109,6 +109,9 @@ def work(tmp_path, monkeypatch):
     (tmp_path / "words.tsv").write_text("sentence1\tsentence2\tscore\na\tb\tgood\n")
     (tmp_path / "typo.yaml").write_text("learning_rat: 1.0e-5\n")
     (tmp_path / "list.yaml").write_text("- loss\n")
+    (tmp_path / "lists.yaml").write_text("loss: [focal, infonce]\n")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "README.md").write_text("mine")
     (tmp_path / "broken.yaml").write_text("loss: [focal\n")
     (tmp_path / "done").mkdir()
     (tmp_path / "done" / "run.json").write_text("{}")
@@ -161,6 +164,18 @@ MISTAKES = [
     ("push", "nowhere org/name", "there is no folder nowhere"),
     ("push", "tiny name", "'name' is no repository name; give org/name"),
     ("push", "tiny org/name --privat", "no flag --privat, did you mean '--private'"),
+    ("train", f"{GOOD} --learning_rate -1", "--learning_rate is -1.0; it must be a number above 0"),
+    ("train", f"{GOOD} --learning_rate nan", "--learning_rate is nan"),
+    ("train", f"{GOOD} --max_steps 0", "--max_steps is 0; it must be at least 1"),
+    ("train", f"{GOOD} --gradient_accumulation_steps 0", "--gradient_accumulation_steps is 0"),
+    ("train", f"{GOOD} --seed -1", "--seed is -1; it must be a whole number from 0"),
+    ("train", f"{GOOD} --do_train false", "--do_train false cannot be done: this script always trains"),
+    ("train", f"{GOOD} --remove_unused_columns true", "the collator needs the text column"),
+    ("train", f"{GOOD} --pooler mean --reinit_projection true", "--reinit_projection belongs to --pooler cls"),
+    ("train", f"{GOOD} --model_revision abc", "revision 'abc' is given for the folder 'tiny'"),
+    ("train", f"{GOOD} --report_to wandb", "wandb"),
+    ("train", f"{DEV} --eval_file graded.tsv --sts_dir sts", "--eval_file and --sts_dir are both given"),
+    ("train", f"{DEV} --eval_file graded.tsv --greater_is_better false", "--greater_is_better belongs to --metric"),
     # yaml
     ("train", "--recipe bert-bse", "no recipe 'bert-bse', did you mean 'bert-base'"),
     ("train", "--recipe nowhere.yaml", "no recipe file 'nowhere.yaml'"),
@@ -185,6 +200,11 @@ MISTAKES = [
     ("train", f"{DEV} --sts_dir tiny", "--sts_dir expects files such as"),
     ("train", f"{DEV} --eval_file graded.tsv --metric_for_best_model acc",
      "metric_for_best_model is 'acc', but the dev set gives 'graded/file/all/spearman'"),
+    ("train", f"{DEV} --eval_file graded.tsv --metric_for_best_model graded/file/all/spearmn",
+     "did you mean 'graded/file/all/spearman'"),
+    ("train", "--recipe lists.yaml", "'loss' is the list ['focal', 'infonce']; it must be one number or text"),
+    ("train", f"{GOOD} --output_dir tiny", "--output_dir tiny is the encoder that training starts from"),
+    ("train", f"{GOOD} --output_dir mine", "mine holds README.md; give another --output_dir"),
     # models and devices
     ("train", f"{GOOD} --model_name_or_path ./nowhere", "no model folder './nowhere'"),
     ("train", f"{GOOD} --model_name_or_path done", "has no config.json"),
@@ -196,7 +216,7 @@ MISTAKES = [
     ("eval", "--model_name_or_path tiny --pooler mean --sts_dir .", "--sts_dir expects files such as"),
     ("eval", "--model_name_or_path tiny --pooler mean --tasks STS17", "STS17"),
     ("eval", "--model_name_or_path tiny --pooler mean --eval_file graded.tsv --tasks STS16",
-     "leave out --sts_dir and --tasks"),
+     "leave out --sts_dir, --tasks"),
     ("eval", "--model_name_or_path tiny --pooler mean --batch_size 0", "--batch_size is 0"),
     ("eval", "--model_name_or_path tiny --poler mean", "no flag --poler, did you mean '--pooler'"),
 ]  # fmt: skip
@@ -299,6 +319,22 @@ def test_yaml_numbers_may_be_written_either_way(tmp_path):
     settings = parse(["--recipe", str(tmp_path / "r.yaml")])
     assert settings.training.learning_rate == 3e-5 and settings.loss_settings["temperature"] == 0.07
     assert settings.model.mlp_only_train is False
+
+
+def test_a_bare_no_in_yaml_is_no(tmp_path):
+    """yaml reads it as false."""
+    (tmp_path / "r.yaml").write_text("eval_strategy: no\noutput_dir: there\nrun_name: -x\nmodel_name_or_path: x\n")
+    settings = parse(["--recipe", str(tmp_path / "r.yaml")])
+    assert settings.training.eval_strategy == "no" and settings.training.run_name == "-x"
+    assert "output_dir" in settings.given and settings.training.output_dir == "there"
+
+
+def test_strategies_follow_each_other():
+    training = parse(["--save_strategy", "no"]).training
+    assert training.save_strategy == "no" and not training.load_best_model_at_end
+    assert parse(["--save_strategy", "epoch"]).training.eval_strategy == "epoch"
+    training = parse(["--save_steps", "7"]).training
+    assert training.eval_steps == training.save_steps == 7
 
 
 def test_old_names_are_answered():
@@ -437,3 +473,32 @@ def test_the_bare_command_trains_the_quickstart(tmp_path):
     assert "%|" in end.stderr  # a progress bar
     card = (folder / "README.md").read_text()
     assert "had supervised training before" in card and "sentence-transformers/all-MiniLM-L6-v2" in card
+
+
+def test_a_run_in_the_place_of_another_leaves_nothing_of_it(work):
+    line = "--model_name_or_path tiny --train_file text.txt --per_device_train_batch_size 8 --use_cpu --output_dir out"
+    run("train", *line.split(), *"--eval_file graded.tsv --max_steps 2 --eval_steps 1".split())
+    run("train", *line.split(), *"--eval_strategy no --max_steps 1 --overwrite_output_dir".split())
+    assert not (work / "out/results.json").exists()
+    assert [p.name for p in (work / "out").glob("checkpoint-*")] == ["checkpoint-1"]
+    assert "Not judged" in (work / "out/README.md").read_text()
+
+
+def test_another_length_goes_into_another_file(work):
+    run("eval", *"--model_name_or_path tiny --pooler mean --eval_file graded.tsv --max_seq_length 4".split())
+    assert (work / "results/tiny-mean-4/results.json").exists()
+
+
+def test_weights_that_are_no_numbers_are_not_saved(work, capsys):
+    line = f"{GOOD} --learning_rate 1e30 --max_steps 20 --max_grad_norm 0 --logging_strategy no --output_dir out"
+    with pytest.raises(SystemExit):
+        run("train", *line.split())
+    assert "weight tensors that are no numbers" in capsys.readouterr().err
+    assert not (work / "out/model.safetensors").exists() and not (work / "out/run.json").exists()
+
+
+def test_a_file_of_one_repeated_line_raises_the_alarm_and_its_record_is_json(work):
+    (work / "same.txt").write_text("the same line\n" * 16)
+    run("train", *f"{GOOD} --train_file same.txt --output_dir out".split())
+    text = (work / "out/run.json").read_text()
+    assert "NaN" not in text and "no sentence of the batch has a negative" in json.loads(text)["alarms"][0]

@@ -425,3 +425,15 @@ def test_indices(tmp_path):
     with pytest.raises(IndexError):
         sentences[3]
     assert [row["text"] for row in sentences] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("name", ["mark.txt", "mark.tsv", "mark.csv", "mark.jsonl"])
+def test_a_byte_order_mark_alone_is_no_sentence(tmp_path, name):
+    (tmp_path / name).write_bytes(b"\xef\xbb\xbf")
+    with pytest.raises(UserError, match=name):
+        read_sentences(tmp_path / name)
+
+
+def test_a_csv_cell_may_be_long(tmp_path):
+    (tmp_path / "long.csv").write_text("text\n" + "word " * 50_000 + "\n")
+    assert len(read_sentences(tmp_path / "long.csv")[0]["text"]) == 249_999

@@ -303,3 +303,47 @@ def test_a_projection_that_is_not_there_is_not_invented(tmp_path):
     distil = load_model(str(save_tiny(tmp_path / "d", "distilbert")), "cls", "always")
     with pytest.raises(UserError, match="has no projection weights"):
         require_projection(distil, "x")
+
+
+def test_a_checkpoint_without_its_tokenizer_is_refused(tmp_path):
+    """transformers would make an empty one in its place, and every score would be noise."""
+    for family in FAMILIES:
+        folder = save_tiny(tmp_path / family, family)
+        for file in folder.glob("tokenizer*"):
+            file.unlink()
+        with pytest.raises(UserError, match="there is no tokenizer in"):
+            load_model(str(folder), "cls")
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match="tokenizer of .* is damaged"):
+        load_model(str(folder), "cls")
+
+
+def test_parts_of_different_models_are_refused(tmp_path):
+    folder = save_tiny(tmp_path / "small", vocab_size=20)
+    with pytest.raises(UserError, match="ids up to .*, its encoder only 20 embeddings"):
+        load_model(str(folder), "cls")
+    for change, message in (
+        ({"num_hidden_layers": 1}, "16 weights that its config.json has no layer for"),
+        ({"hidden_size": 32}, "have other shapes than its config.json says"),
+        ({"focal_cl": "cls"}, "focal_cl .* must be a mapping with pooler and projection, not 'cls'"),
+        ({"focal_cl": {"pooler": 3}}, "must be a mapping"),
+        ({"focal_cl": {"pooler": "clss", "projection": "none"}}, "no pooler 'clss', did you mean 'cls'"),
+        ({"model_type": None}, "config.json of .* cannot be used"),
+    ):
+        folder = save_tiny(tmp_path / "edited")
+        config = json.loads((folder / "config.json").read_text()) | change
+        (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+        with pytest.raises(UserError, match=message):
+            load_model(str(folder), None if "focal_cl" in change else "cls")
+    (folder := save_tiny(tmp_path / "modules")).joinpath("modules.json").write_text("[")
+    with pytest.raises(UserError, match=r"modules.json of .* is no JSON"):
+        load_model(str(folder))
+    with pytest.raises(UserError, match="only a Hub id has them"):
+        load_model(str(folder), "cls", revision="abc")
+
+
+def test_encode_takes_a_list(tmp_path):
+    model = model_of(tmp_path)
+    np.testing.assert_array_equal(model.encode(iter(SENTENCES)), model.encode(np.array(SENTENCES)))
+    with pytest.raises(UserError, match="a list of sentences, not one string"):
+        model.encode("a man plays")

@@ -1,6 +1,7 @@
 """The step, accumulation, diagnostics, alarms, checkpoints: real training of tiny encoders."""
 
 import copy
+import dataclasses
 import json
 import math
 
@@ -154,7 +155,7 @@ def test_each_log_line_carries_the_diagnostics(tmp_path):
     trainer = make_trainer(tmp_path, max_steps=4, logging_steps=2)
     trainer.train()
     lines = [line for line in trainer.state.log_history if "loss" in line]
-    assert [line["step"] for line in lines] == [2, 4]
+    assert [line["step"] for line in lines] == [1, 2, 4]
     for line in lines:
         assert line["negatives_per_anchor_mean"] == 7 and line["loss_if_collapsed"] > line["loss_if_untrained"]
         assert -1 <= line["negative_cosine_mean"] <= line["hardest_negative_cosine_mean"] <= 1
@@ -173,7 +174,7 @@ def test_collapse_raises_the_alarm_once_it_lasts(tmp_path, caplog):
 
 
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
-    trainer = make_trainer(tmp_path, logging_nan_inf_filter=False)
+    trainer = make_trainer(tmp_path)
     trainer.loss.rows = lambda pairs: pairs.anchors.sum(1) * float("nan")
     with pytest.raises(UserError, match="the loss is nan at step 1; lower --learning_rate"):
         trainer.train()
@@ -216,6 +217,24 @@ def test_the_projection_too_is_the_best_checkpoints(tmp_path, dev, family, monke
     for name, parameter in trainer.model.named_parameters():
         assert torch.equal(parameter, first.state_dict()[name]), name
     assert not torch.equal(first.projection_linear.weight, last.projection_linear.weight)
+
+
+def test_a_lower_alignment_is_better(tmp_path, dev):
+    dev = [dataclasses.replace(dev[0], aligned_above=4.0)]
+    trainer = make_trainer(tmp_path, dev=dev, metric_for_best_model=f"{dev[0].key}/alignment")
+    assert trainer.args.greater_is_better is False
+    worst = make_trainer(tmp_path, dev=dev, metric_for_best_model=f"{dev[0].key}/all/pearson", greater_is_better=False)
+    assert worst.args.greater_is_better is False
+    assert make_trainer(tmp_path, dev=dev).args.greater_is_better is True
+
+
+def test_dev_sentences_are_encoded_by_the_batch_asked_for(tmp_path, dev, monkeypatch):
+    trainer = make_trainer(tmp_path, dev=dev, per_device_eval_batch_size=3)
+    sizes = []
+    embed = trainer.model.embed
+    monkeypatch.setattr(trainer.model, "embed", lambda ids, *rest: sizes.append(len(ids)) or embed(ids, *rest))
+    trainer.score()
+    assert sizes == [3, 3, 2]
 
 
 def test_trains_without_labelled_data(tmp_path):

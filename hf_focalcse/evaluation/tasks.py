@@ -195,7 +195,7 @@ FORMATS = {".tsv": _tsv, ".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
 
 def _records(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """(where, row) for each row of a table in any format; every row has ``columns``."""
-    suffix = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+    suffix = (path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix).lower()
     if suffix not in FORMATS:
         raise UserError(f"cannot read {path}: the name must end in {', '.join(FORMATS)}, each also with .gz")
     for number, row in FORMATS[suffix](path, _read_bytes(path)):

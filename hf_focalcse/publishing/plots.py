@@ -57,7 +57,7 @@ def _figure(columns: int) -> tuple[Any, Any]:
 
 def _training(record: RunRecord) -> Any:
     """Loss, cosines and dev score by step; None for a run without log lines."""
-    losses = [(line["step"], line["loss"]) for line in record.log if "loss" in line]
+    losses = [(line["step"], line["loss"]) for line in record.log if line.get("loss") is not None]
     if not losses:
         return None
     dev = next((key for line in record.log for key in line if key.endswith("/all/spearman")), None)
@@ -65,7 +65,7 @@ def _training(record: RunRecord) -> Any:
     axes[0].plot(*zip(*losses, strict=True), color=BLUE)
     axes[0].set_title("loss", fontsize=9)
     for key, (label, colour) in COSINES.items():
-        points = [(line["step"], line[key]) for line in record.log if key in line]
+        points = [(line["step"], line[key]) for line in record.log if line.get(key) is not None]
         if points:
             axes[1].plot(*zip(*points, strict=True), color=colour, label=label)
     axes[1].set_title("cosine", fontsize=9)
