@@ -171,9 +171,47 @@ class JobArguments:
     )
 
 
+@dataclass
+class PublishArguments:
+    """What is published. Training publishes with --push_to_hub --hub_model_id org/name [--private]."""
+
+    _argument_group_name = "publishing"
+
+    license: str | None = field(
+        default=None,
+        metadata={"help": "Licence of the model for its card, such as apache-2.0."},
+    )
+    language: str | None = field(default=None, metadata={"help": "Language of the model for its card, such as en."})
+    sentence_transformers: bool = field(
+        default=True, metadata={"help": "Write the files of sentence-transformers, which TEI and the Hub read too."}
+    )
+    onnx: bool = field(default=False, metadata={"help": "Write onnx/model.onnx too, with the pooling inside."})
+
+
+@dataclass
+class ExportArguments(PublishArguments):
+    """Arguments of focalcse export."""
+
+    folder: str | None = field(default=None, metadata={"help": "Output folder of a training run."})
+    output_dir: str | None = field(default=None, metadata={"help": "Folder to write. Default: FOLDER/hub."})
+
+
+@dataclass
+class PushArguments(PublishArguments):
+    """Arguments of focalcse push."""
+
+    folder: str | None = field(default=None, metadata={"help": "An export, or the output folder of a training run."})
+    hub_model_id: str | None = field(default=None, metadata={"help": "Repository: org/name."})
+    private: bool | None = field(default=None, metadata={"help": "Make it private if it is new."})
+    create_pr: bool = field(default=False, metadata={"help": "Open a pull request in place of a commit."})
+    revision: str | None = field(default=None, metadata={"help": "Branch to push to, made if it is not there."})
+    message: str | None = field(default=None, metadata={"help": "Title of the commit."})
+    dry_run: bool = field(default=False, metadata={"help": "List files, sizes and target; send nothing."})
+
+
 OWN_GROUPS = (
     *(JobArguments, ModelArguments, LossArguments, ReferenceArguments, ViewArguments, DataArguments, DevArguments),
-    DistributedArguments,
+    *(DistributedArguments, PublishArguments),
 )
 
 
@@ -238,6 +276,19 @@ class EvalArguments:
     device: str | None = field(
         default=None, metadata={"help": "cpu, cuda, cuda:1, mps. Default: a GPU if there is one."}
     )
+    compare: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "NAME=FILE: results.json of other encoders for the model card, such as "
+            "base=results/x/results.json. Files of one name are seeds."
+        },
+    )
+    push_to_hub: bool = field(default=False, metadata={"help": "Renew scores and card on the Hub."})
+    hub_model_id: str | None = field(
+        default=None, metadata={"help": "Repository: org/name. Default: --model_name_or_path, if it is one."}
+    )
+    private: bool | None = field(default=None, metadata={"help": "Make the repository private if it is new."})
+    create_pr: bool = field(default=False, metadata={"help": "Open a pull request in place of a commit."})
 
 
 # ---- flags of the public SimCSE and Focal-InfoNCE scripts, and of older transformers
@@ -292,9 +343,10 @@ REPLACED = {  # refused, with what to do
     "train_sampling_strategy": "sentences are shuffled; rows are grouped by length within each batch already",
     "bf16_full_eval": "evaluation computes in float32",
     "fp16_full_eval": "evaluation computes in float32",
-    "hub_token": "a token on a command line is seen by everyone; set the environment variable HF_TOKEN",
     "use_liger_kernel": "there is no language-model head for it to speed up",
-    "push_to_hub": "training only writes to --output_dir; upload the finished folder with `hf upload ORG/NAME FOLDER`",
+    "hub_token": "a token on the command line ends up in logs; set HF_TOKEN or run `hf auth login` instead",
+    "hub_strategy": "the finished export is pushed once, when the trained model is safe on disk",
+    "hub_always_push": "the finished export is pushed once, when the trained model is safe on disk",
 }
 IN_RANGE: dict[str, tuple[Callable[[float], bool], str]] = {  # setting -> (is it allowed, what is allowed)
     "learning_rate": (lambda x: 0 < x < math.inf, "a number above 0"),
@@ -342,6 +394,7 @@ class Settings:
     data: DataArguments
     dev: DevArguments
     distributed: DistributedArguments
+    publish: PublishArguments
     training: Any  # FocalCSETrainingArguments
     loss_settings: dict[str, Any]
     explicit: set[str]
@@ -469,6 +522,7 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
         data=_build(DataArguments, namespace),
         dev=_build(DevArguments, namespace),
         distributed=_build(DistributedArguments, namespace),
+        publish=_build(PublishArguments, namespace),
         training=training,
         loss_settings={name: value for name, value in given.items() if name in own and value is not None},
         explicit=explicit,
@@ -509,6 +563,27 @@ def parse_table(argv: list[str], script: str = "focalcse table") -> TableArgumen
         help="whose SICK-R pairs; SentEval's 4,927, which papers print, unless no result has them",
     )
     return TableArguments(**vars(parser.parse(argv)))
+
+
+def parse_export(argv: list[str], script: str = "focalcse export") -> ExportArguments:
+    """``FOLDER`` and flags; raises as `parse` does."""
+    return _build(ExportArguments, _Parser([ExportArguments], prog=script, allow_abbrev=False).parse(
+        _places(argv, "folder")
+    ))  # fmt: skip
+
+
+def parse_push(argv: list[str], script: str = "focalcse push") -> PushArguments:
+    """``FOLDER org/name`` and flags; raises as `parse` does."""
+    return _build(PushArguments, _Parser([PushArguments], prog=script, allow_abbrev=False).parse(
+        _places(argv, "folder", "hub_model_id")
+    ))  # fmt: skip
+
+
+def _places(argv: list[str], *names: str) -> list[str]:
+    """Leading arguments without a flag as the flags ``names``."""
+    count = next((i for i, argument in enumerate(argv) if argument.startswith("-")), len(argv))
+    placed = [part for name, value in zip(names, argv[:count], strict=False) for part in (f"--{name}", value)]
+    return placed + argv[min(count, len(names)) :]
 
 
 class _Parser(HfArgumentParser):

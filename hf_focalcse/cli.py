@@ -12,6 +12,8 @@ COMMANDS = {  # name -> (parser in arguments.py, job in jobs.py, what it does)
     "train": ("parse", "train", "train a sentence encoder without labels (run_unsup.py)"),
     "eval": ("parse_eval", "evaluate", "judge a sentence encoder on the STS tasks (run_eval.py)"),
     "table": ("parse_table", "table", "print a table from many results.json"),
+    "export": ("parse_export", "export_folder", "write the folder that others load: FOLDER"),
+    "push": ("parse_push", "push_folder", "publish a trained model on the Hub: FOLDER org/name"),
 }
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from dataclasses import MISSING, asdict, fields
+from dataclasses import MISSING, asdict, fields, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from transformers.utils import logging
+from transformers.utils import cached_file, logging
 
 from . import checkpoints, quickstart
 from .arguments import EvalArguments, Settings, TableArguments
@@ -26,8 +26,14 @@ from .evaluation.word_vectors import RULE, WordVectors
 from .losses import ContrastiveLoss, build_loss
 from .modeling import HEAD_FILE, load_model, require_projection
 from .publishing.card import write_card
+from .publishing.export import is_export, update_export
+from .publishing.hub import Target
+from .publishing.plots import draw_plots
+from .publishing.publish import export_folder, prepare_push, publish, publish_scores, push_folder
 from .record import RUN_FILE, RunRecord, describe_hardware, file_sha256
 from .trainer import FocalCSETrainer
+
+__all__ = ["evaluate", "export_folder", "push_folder", "table", "train"]  # what the command line calls
 
 RESULTS_FILE = "results.json"
 WRITTEN = (RUN_FILE, RESULTS_FILE, "README.md", "config.json", "model.safetensors", HEAD_FILE)  # by a run
@@ -55,12 +61,14 @@ def train(settings: Settings) -> None:
     check_precision(settings, say)
     loss = build_loss(settings.loss.loss, **settings.loss_settings)
     model = prepare_model(settings, loss)
+    if args.push_to_hub:
+        prepare_push(model.pooler_name, args.hub_model_id, settings.publish, say)
     sentences = prepare_sentences(settings, model)
     say(sentences.report)
     dev = prepare_dev(settings, say)
 
     trainer = make_trainer(settings, model, loss, sentences, dev)
-    record = start_record(settings, trainer, sentences)
+    record = trainer.record = start_record(settings, trainer)
     record.baseline = trainer.score_baseline()
     say(describe_start(settings, trainer, record))
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
@@ -79,14 +87,18 @@ def train(settings: Settings) -> None:
         results = judge(saved, dev, args.per_device_eval_batch_size, str(folder), weights) if dev else None
         record.log, record.alarms = trainer.state.log_history, trainer.alarms
         record.final = results.scores if results else {}
-        record.best = best_of(trainer)
+        record.best = trainer.make_record().best
         record.alarms += losses_of_score(record)
         record.seconds = round(time.monotonic() - started, 1)
         if results:
             results.write(folder / RESULTS_FILE)
         record.save(folder)
+        draw_plots(folder)
         write_card(folder)
         say(describe_end(record, folder))
+        if args.push_to_hub:
+            target = Target(args.hub_model_id, args.hub_private_repo, revision=args.hub_revision)
+            publish(folder, target, settings.publish, False, say)
 
 
 def prepare_output(settings: Settings) -> Path:
@@ -323,39 +335,32 @@ def require_numbers(model: Any) -> None:
         )
 
 
-def start_record(settings: Settings, trainer: FocalCSETrainer, sentences: Sentences) -> RunRecord:
+def start_record(settings: Settings, trainer: FocalCSETrainer) -> RunRecord:
     """run.json before the first step."""
-    args, model, loss = settings.training, trainer.model, trainer.loss
-    _, base = resolve_model(settings.model.model_name_or_path)
-    recorded = model.config.focal_cl
-    if settings.model.model_name_or_path == quickstart.ENCODER_PACKAGE:
+    chosen, published = settings.model, settings.publish
+    record = trainer.make_record()
+    _, base = resolve_model(chosen.model_name_or_path)
+    if chosen.model_name_or_path == quickstart.ENCODER_PACKAGE:
         settings.notes.append(quickstart.SUPERVISED_NOTE)
-    return RunRecord(
+    names = {"name_or_path": chosen.model_name_or_path, "revision": chosen.model_revision}
+    wanted = {"sentence_transformers": published.sentence_transformers, "onnx": published.onnx}
+    publication = {"license": published.license, "language": published.language, "wanted": wanted}
+    return replace(
+        record,
         command=settings.command,
         recipe=settings.recipe,
         settings=settings_of_run(settings),
-        loss=loss.config
-        | {"mask_duplicates": trainer.mask_duplicates}
-        | {"formula": loss.formula, "paper": loss.paper, "citation": loss.citation},
-        model={
-            "name_or_path": settings.model.model_name_or_path,
-            "base_model": base or recorded.get("base_model"),
-            "revision": settings.model.model_revision,
-            "class": type(model).__name__,
-            "model_type": model.config.model_type,
-            "pooler": model.pooler_name,
-            "projection": model.projection_use,
-            "dropout": model.dropout_rates(),
+        model=record.model
+        | names
+        | ({"base_model": base} if base else {})
+        | {
             "augmentation": settings.views.augmentation or ["dropout"],
             "reference": describe_reference(settings, trainer),
-            "parameters": sum(p.numel() for p in model.parameters()),
-            "embedding_dimensions": model.config.hidden_size,
         },
-        data=sentences.report.to_dict(),
-        seed=args.seed,
-        world_size=args.world_size,
-        hardware=describe_hardware() | {"engine": engine_of(trainer.accelerator), "device": args.device.type},
+        hardware=describe_hardware()
+        | {"engine": engine_of(trainer.accelerator), "device": settings.training.device.type},
         notes=settings.notes,
+        publication={key: value for key, value in publication.items() if value},
     )
 
 
@@ -424,13 +429,6 @@ def losses_of_score(record: RunRecord) -> list[str]:
     ]
 
 
-def best_of(trainer: FocalCSETrainer) -> dict[str, Any] | None:
-    state = trainer.state
-    if state.best_metric is None or not trainer.args.load_best_model_at_end:
-        return None
-    return {"step": state.best_global_step, "metric": trainer.args.metric_for_best_model, "value": state.best_metric}
-
-
 def describe_end(record: RunRecord, folder: Path) -> str:
     lines = [f"Saved to {folder} after {record.seconds:.0f} s."]
     scores = headline(record.final)
@@ -495,15 +493,45 @@ def evaluate(args: EvalArguments) -> None:
         unknown = len(encoder.unknown)
         results.metadata["model"]["sentences_without_known_word"] = unknown
         print(f"note: {unknown} sentences hold no word of {args.word_vectors}; they got the mean of all vectors")
+    if args.compare:
+        results.metadata["comparisons"] = read_comparisons(args.compare)
     file = folder / RESULTS_FILE
     if file.exists():
         results = results.merge(Results.read(file))
     results.write(file)
     print(results.table())
     print(f"\nWritten to {file}")
-    if (folder / RUN_FILE).exists():
+    if is_export(folder):
+        update_export(folder, {}, results)
+    elif (folder / RUN_FILE).exists():
+        draw_plots(folder)
         write_card(folder)
+    if (folder / RUN_FILE).exists():
         print(f"Model card renewed: {folder / 'README.md'}")
+    if args.push_to_hub:
+        publish_scores(args, folder, results, print)
+
+
+def weights_file(path: str, revision: str | None) -> Path | None:
+    """The weights of a folder or of a Hub repository that was loaded; None where they are in pieces."""
+    name = "model.safetensors"
+    if Path(path).is_dir():
+        return Path(path) / name if (Path(path) / name).is_file() else None
+    found = cached_file(path, name, revision=revision, _raise_exceptions_for_missing_entries=False)
+    return Path(found) if found else None
+
+
+def read_comparisons(given: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """``NAME=FILE`` of results.json -> {name: one entry a file}, for the columns of the model card."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for text in given:
+        name, equals, file = text.partition("=")
+        if not (name and equals and file):
+            raise UserError(f"--compare takes NAME=FILE, such as base=results/x/results.json, not {text!r}")
+        results = Results.read(file)
+        weights = results.metadata["model"].get("weights_sha256")
+        found.setdefault(name, []).append({"weights_sha256": weights, "scores": headline(results.scores)})
+    return found
 
 
 def open_encoder(args: EvalArguments, device: Any) -> tuple[Any, dict[str, Any]]:
@@ -512,8 +540,8 @@ def open_encoder(args: EvalArguments, device: Any) -> tuple[Any, dict[str, Any]]
     model = load_model(path, args.pooler, None if args.pooler is None else explicit_projection(args.pooler),
                        revision=args.model_revision)  # fmt: skip
     require_projection(model, str(args.model_name_or_path))
-    weights = Path(path) / "model.safetensors"
-    sha256 = file_sha256(weights) if weights.is_file() else None
+    weights = weights_file(path, args.model_revision)
+    sha256 = file_sha256(weights) if weights else None
     return as_encoder(model.to(device), args.batch_size, str(args.model_name_or_path), sha256, args.max_seq_length)
 
 
@@ -566,6 +594,10 @@ def explicit_projection(pooler: str) -> str:
 
 
 def check_evaluation(args: EvalArguments) -> None:
+    if args.push_to_hub and args.hub_model_id is None and Path(str(args.model_name_or_path)).exists():
+        raise UserError("--push_to_hub needs --hub_model_id org/name where the model is a folder")
+    if args.compare:
+        read_comparisons(args.compare)
     if args.batch_size < 1:
         raise UserError(f"--batch_size is {args.batch_size}; it must be at least 1")
     if args.max_seq_length is not None and args.max_seq_length < 3:

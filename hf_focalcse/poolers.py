@@ -52,21 +52,34 @@ def mean_embedding_last(layers: Layers, mask: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class Pooler:
     """pool: (hidden states, mask (B, L)) -> (B, D). all_layers: needs every layer's output, not only the last.
-    projection: followed by the encoder's Linear+tanh on the pooled vector."""
+    projection: followed by the encoder's Linear+tanh on the pooled vector.
+    code: the same as an expression for users of plain transformers, over ``output`` and ``mask`` (B, L, 1).
+    sentence_transformers: its name in the configuration of that library's Pooling, None where it has no such pooling.
+    """
 
     pool: Callable[[Layers, Tensor], Tensor]
+    code: str
     all_layers: bool = False
     projection: bool = False
+    sentence_transformers: str | None = None
 
 
+FIRST = "output.last_hidden_state[:, 0]"
+MEAN = "({} * mask).sum(1) / mask.sum(1)"
+LAYERS = "(output.hidden_states[{}] + output.hidden_states[-1]) / 2"
 POOLERS = {
-    "cls": Pooler(first_token, projection=True),
-    "cls_before_pooler": Pooler(first_token),
-    "mean": Pooler(mean_last),
-    "max": Pooler(max_last),
-    "avg_top2": Pooler(mean_top2, all_layers=True),
-    "avg_first_last": Pooler(mean_first_last, all_layers=True),  # layer 1, as SimCSE since October 2024
-    "avg_embedding_last": Pooler(mean_embedding_last, all_layers=True),  # layer 0: SimCSE's former avg_first_last
+    "cls": Pooler(first_token, FIRST, projection=True, sentence_transformers="cls_token"),
+    "cls_before_pooler": Pooler(first_token, FIRST, sentence_transformers="cls_token"),
+    "mean": Pooler(mean_last, MEAN.format("output.last_hidden_state"), sentence_transformers="mean_tokens"),
+    "max": Pooler(
+        max_last,
+        "output.last_hidden_state.masked_fill(mask == 0, float('-inf')).amax(1)",
+        sentence_transformers="max_tokens",
+    ),
+    "avg_top2": Pooler(mean_top2, MEAN.format(LAYERS.format(-2)), all_layers=True),
+    # layer 1, as SimCSE since October 2024; the next row has layer 0: SimCSE's former avg_first_last
+    "avg_first_last": Pooler(mean_first_last, MEAN.format(LAYERS.format(1)), all_layers=True),
+    "avg_embedding_last": Pooler(mean_embedding_last, MEAN.format(LAYERS.format(0)), all_layers=True),
 }
 ALIASES = {"avg": "mean"}
 

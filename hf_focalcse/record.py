@@ -6,8 +6,10 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from hashlib import sha256
@@ -19,6 +21,10 @@ from .errors import UserError
 
 FORMAT = 1
 RUN_FILE = "run.json"
+PATH_SETTINGS = ("train_file", "eval_file", "sts_dir", "output_dir", "recipe", "resume_from_checkpoint", "deepspeed")
+# A path that can be told from other text: from the root, the home folder, a drive, or relative with dots.
+PATH = re.compile(r"""(?<![\w.:/~\\)\]-])(?:[A-Za-z]:|~\w*|\.{1,2})?(?:[/\\][^\s/\\'"`,;:()\[\]]+)+[/\\]?""")
+SECRET = re.compile(r"\bhf_[A-Za-z0-9]{6,}")
 LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "numpy", "scipy")
 
 
@@ -46,6 +52,7 @@ class RunRecord:
     best: dict[str, Any] | None = None  # step, metric, value
     alarms: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    publication: dict[str, Any] = field(default_factory=dict)  # license, language; of an export also what is in it
 
     def __post_init__(self) -> None:
         self.versions = self.versions or library_versions()
@@ -57,6 +64,22 @@ class RunRecord:
         """Write run.json into ``folder``, whole or not at all."""
         return write_json(Path(folder) / RUN_FILE, asdict(self))
 
+    def publishable(self) -> RunRecord:
+        """As it may be published: paths of this machine cut to their last part, no text of the training data."""
+        local = {value for key, value in self.settings.items() if key in PATH_SETTINGS and isinstance(value, str)}
+        for part, following in zip(self.command, [*self.command[1:], ""], strict=False):
+            flag, equals, value = part.partition("=")
+            if flag.startswith("--") and flag[2:].replace("-", "_") in PATH_SETTINGS:
+                local.add(value if equals else following)
+        if self.model.get("base_model") != self.model.get("name_or_path"):
+            local.add(self.model.get("name_or_path") or "")
+        local.add(self.recipe or "")
+        content = asdict(self)
+        for name in ("command", "recipe", "settings", "model", "data", "notes", "alarms", "best"):
+            content[name] = without_paths(content[name], local)
+        content["data"].pop("samples", None)
+        return type(self)(**content)
+
     @classmethod
     def load(cls, folder: str | Path) -> RunRecord:
         """Read run.json of ``folder``.
@@ -67,11 +90,29 @@ class RunRecord:
         path = Path(folder) / RUN_FILE
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
+            content.setdefault("publication", {})  # the field is younger than the format
             return cls(**{f.name: content[f.name] for f in fields(cls)})
         except FileNotFoundError as error:
             raise UserError(f"there is no {path}; give the output folder of a training run") from error
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise UserError(f"{path} is no record of a run ({error!r}); run the training again") from error
+
+
+def without_paths(value: Any, local: Iterable[str] = ()) -> Any:
+    """``value`` with every path in its strings cut to the last part, also the paths ``local``, and without tokens."""
+    if isinstance(value, dict):
+        return {key: without_paths(item, local) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_paths(item, local) for item in value]
+    if not isinstance(value, str):
+        return value
+    for path in sorted((p for p in local if "/" in p or "\\" in p), key=len, reverse=True):
+        value = value.replace(path, last_part(path))
+    return SECRET.sub("hf_…", PATH.sub(lambda found: last_part(found[0]), value))
+
+
+def last_part(path: str) -> str:
+    return re.split(r"[/\\]", path.rstrip("/\\"))[-1]
 
 
 def write_json(path: Path, content: Any) -> Path:
@@ -127,7 +168,9 @@ def current_commit() -> str | None:
         return None
 
     def git(*command: str) -> str:
-        return subprocess.run(["git", "-C", str(root), *command], capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            ["git", "--no-optional-locks", "-C", str(root), *command], capture_output=True, text=True, check=True
+        ).stdout
 
     try:
         return git("rev-parse", "HEAD").strip() + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")

@@ -28,7 +28,12 @@ from .engines import check_engine, check_wrapper, engine_of
 from .errors import UserError, suggest
 from .evaluation import evaluate_sts
 from .losses import ContrastiveLoss, missing_reference
+from .modeling import HEAD_FILE
 from .pairs import describe_pairs, gather_rows, make_pairs, reference_losses
+from .publishing.card import write_card
+from .publishing.export import export_model
+from .publishing.hub import Target, push
+from .record import RUN_FILE, RunRecord, file_sha256
 from .reference import FrozenReference, Stopwatch
 from .stopping import StopSignals
 from .training_args import FocalCSETrainingArguments
@@ -89,6 +94,8 @@ class FocalCSETrainer(Trainer):
         self.mask_duplicates = loss.mask_duplicates if mask_duplicates is None else mask_duplicates
         self.alarms: list[str] = []
         self.baseline: dict[str, float] = {}
+        self._hub_token, args.hub_token = args.hub_token, None  # each checkpoint has a pickle of args
+        self.record: RunRecord | None = None  # where a command line started the run; else made from what is here
         self._observed: dict[str, float] = {}
         self._collapsed_before = self._alone_before = False
         self.reference = choose_reference(loss, reference, max_seq_length)
@@ -374,7 +381,7 @@ class FocalCSETrainer(Trainer):
         """The model for its users, written beside and then moved file by file, so that none is half written."""
         stage = checkpoints.stage(folder) / "model"
         try:
-            self.save_model(str(stage))
+            self.save_model(str(stage), _internal_call=True)  # else it would push before run.json is there
             if self.args.should_save:
                 (stage / "training_args.bin").unlink(missing_ok=True)  # a pickle; run.json says the same
                 checkpoints.publish_files(stage, folder)
@@ -387,6 +394,114 @@ class FocalCSETrainer(Trainer):
         if isinstance(error, RuntimeError) and not any(words in str(error) for words in WRITE_ERRORS):
             return error
         return checkpoints.saving_failed(error, self.args.output_dir)
+
+    # ---- publishing: the export goes to the Hub, once, and never the training folder
+
+    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
+        """Make no repository before there is a trained model to put into it."""
+        self.push_in_progress = None
+
+    def make_record(self) -> RunRecord:
+        """What run.json can say without a command line."""
+        model, loss, state = self.accelerator.unwrap_model(self.model), self.loss, self.state
+        dataset: Any = self.train_dataset
+        report = getattr(dataset, "report", None)
+        data = report.to_dict() if report else {"source": "a data set in memory", "kept": len(dataset)}
+        best = None
+        if state.best_metric is not None and self.args.load_best_model_at_end:
+            step, metric = state.best_global_step, self.args.metric_for_best_model
+            best = {"step": step, "metric": metric, "value": state.best_metric}
+        return RunRecord(
+            command=[],
+            recipe=None,
+            settings={key: value for key, value in self.args.to_dict().items() if "token" not in key},
+            loss=loss.config
+            | {"mask_duplicates": self.mask_duplicates}
+            | {"formula": loss.formula, "paper": loss.paper, "citation": loss.citation},
+            model={
+                "name_or_path": model.config.name_or_path,
+                "base_model": model.config.focal_cl.get("base_model"),
+                "revision": None,
+                "class": type(model).__name__,
+                "model_type": model.config.model_type,
+                "pooler": model.pooler_name,
+                "projection": model.projection_use,
+                "projection_file": None if model.encoder_has_pooler else HEAD_FILE,
+                "dropout": model.dropout_rates(),
+                "parameters": sum(p.numel() for p in model.parameters()),
+                "embedding_dimensions": model.config.hidden_size,
+            },
+            data={"max_seq_length": getattr(self.data_collator, "max_seq_length", None), "sha256": ""} | data,
+            seed=self.args.seed,
+            world_size=self.args.world_size,
+            log=state.log_history,
+            baseline=self.baseline,
+            best=best,
+            alarms=self.alarms,
+        )
+
+    def create_model_card(  # type: ignore[override]
+        self, language: str | None = None, license: str | None = None, **drafted: Any
+    ) -> None:
+        """README.md of ``output_dir`` from its run.json and results.json; Trainer's own draft knows no STS score.
+
+        Needs the weights in ``output_dir``. drafted: what Trainer's draft would say, all of which the record knows.
+        """
+        if not self.is_world_process_zero():
+            return
+        for name in (name for name, value in drafted.items() if value is not None):
+            logger.warning("create_model_card: %s is left out, the card is made from the record of the run", name)
+        folder = Path(str(self.args.output_dir))
+        if self.record is None or not (folder / RUN_FILE).exists():
+            record = self.record or self.make_record()
+            weights = file_sha256(folder / "model.safetensors")
+            record.model |= {"weights_sha256": weights}
+            if self.dev:
+                model = self.accelerator.unwrap_model(self.model)
+                pooling = {"pooler": model.pooler_name, "projection": model.projection_use}
+                identity = {"name_or_path": folder.name, "max_length": model.max_length(), "weights_sha256": weights}
+                results = evaluate_sts(model, self.dev, progress=False, model=pooling | identity)
+                results.write(folder / "results.json")
+                record.final = results.scores
+            record.save(folder)
+        record = RunRecord.load(folder)
+        record.publication |= {k: v for k, v in (("language", language), ("license", license)) if v}
+        record.save(folder)
+        write_card(folder)
+
+    def push_to_hub(  # type: ignore[override]
+        self,
+        commit_message: str | None = None,
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **card: Any,
+    ) -> str | None:
+        """Save, write the card, export ``output_dir`` to ``output_dir/hub`` and push the export; its address.
+
+        Raises:
+            UserError: no ``hub_model_id``, ``blocking=False``, or what `export_model` and `push` raise.
+        """
+        args = self.args
+        if args.hub_model_id is None:
+            raise UserError("push_to_hub needs hub_model_id, org/name, in the training arguments")
+        if not blocking:
+            raise UserError("push_to_hub(blocking=False) is not offered: the export is checked first; leave it out")
+        self.callback_handler.on_push_begin(args, self.state, self.control)
+        self.save_model(_internal_call=True)
+        if not self.is_world_process_zero():
+            return None
+        folder = Path(str(args.output_dir))
+        (folder / "training_args.bin").unlink(missing_ok=True)
+        self.create_model_card(**card)
+        folder, _ = export_model(folder, publication={"repo_id": args.hub_model_id})
+        private = args.hub_private_repo if private is None else private
+        target = Target(
+            *(args.hub_model_id, private, False, revision or args.hub_revision, commit_message),
+            token=token or self._hub_token,
+        )
+        return push(folder, target, say=logger.warning)
 
     # ---- checkpoints of encoders whose projection lies in a side file; FSDP2 and ZeRO keep it with the rest
 

@@ -41,6 +41,10 @@ class FocalCSETrainingArguments(TrainingArguments):
     )
     logging_steps: float = field(default=10, metadata={"help": "Steps between two log lines."})
     logging_first_step: bool = field(default=True, metadata={"help": "Log the first step too."})
+    hub_strategy: str = field(default="end", metadata={"help": "Must stay: the finished export is pushed once."})
+    hub_private_repo: bool | None = field(
+        default=None, metadata={"aliases": ["--private"], "help": "Make the repository private if it is new."}
+    )
     ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "See torch DDP."})
     ddp_broadcast_buffers: bool | None = field(default=False, metadata={"help": "See torch DDP."})
 

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -119,12 +120,15 @@ class Refusal(Exception):
 
 @dataclass
 class Fault:
-    """The next ``count`` requests whose "METHOD /path" matches are answered ``status``, or cut after ``cut`` bytes."""
+    """The next ``count`` requests whose "METHOD /path" matches are answered ``status``, or cut after ``cut`` bytes of
+    the answer or ``cut_body`` bytes of what is sent; ``delay`` seconds go by before the body is read."""
 
     pattern: str
     count: int = 1
     status: int | None = None
     cut: int | None = None
+    cut_body: int | None = None
+    delay: float = 0.0
 
 
 @dataclass
@@ -534,8 +538,17 @@ class Handler(BaseHTTPRequestHandler):
     def handle_any(self) -> None:
         parts = urlsplit(self.path)
         headers = {name.lower(): value for name, value in self.headers.items()}
-        request = Request(self.command, parts.path, dict(parse_qsl(parts.query)), headers, self.read_body())
         fault = self.take_fault(f"{self.command} {unquote(parts.path)}")
+        if fault and fault.delay:
+            self.note(Request(self.command, parts.path, {}, headers, b""), Reply(status=0))
+            time.sleep(fault.delay)
+        if fault and fault.cut_body is not None:
+            self.rfile.read(fault.cut_body)
+            self.note(Request(self.command, parts.path, {}, headers, b""), Reply(status=0))
+            self.connection.shutdown(socket.SHUT_RDWR)
+            self.close_connection = True
+            return
+        request = Request(self.command, parts.path, dict(parse_qsl(parts.query)), headers, self.read_body())
         if fault and fault.status:
             reply = as_json({"error": "injected fault"}, fault.status, {"X-Error-Message": "injected fault"})
         else:
@@ -623,8 +636,9 @@ class FakeHub:
     def seed(self, kind: str, id: str, folder: str | Path, commit: str | None = None, private: bool = False) -> None:
         self.call("/_control/seed", kind=kind, id=id, folder=str(folder), commit=commit, private=private)
 
-    def fail(self, pattern: str, count: int = 1, status: int | None = None, cut: int | None = None) -> None:
-        self.call("/_control/fail", pattern=pattern, count=count, status=status, cut=cut)
+    def fail(self, pattern: str, count: int = 1, **how: float) -> None:
+        """See `Fault`."""
+        self.call("/_control/fail", pattern=pattern, count=count, **how)
 
     def requests(self) -> list[dict]:
         """All so far: method, path, query, status, bytes, token (whether one was sent)."""

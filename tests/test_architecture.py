@@ -38,14 +38,22 @@ ALLOWED = {
     "evaluation": {"evaluation.evaluate", "evaluation.tasks"},
     # level 2
     "stopping": {"pairs"},
-    "trainer": {"checkpoints", "data", "engines", "evaluation", "losses", "pairs", "reference", "stopping"}
-    | {"training_args"},
-    # level 3
-    "publishing.card": {"evaluation", "record"},
+    "publishing.merge": set(),
+    "publishing.hub": {"publishing.merge"},
+    "publishing.plots": {"evaluation", "record"},
+    "publishing.card": {"evaluation", "poolers", "record"},
+    "publishing.export": {"evaluation", "modeling", "poolers", "record"}
+    | {f"publishing.{name}" for name in ("card", "merge", "plots")},
+    # level 3: the trainer publishes what it trained, since Trainer.push_to_hub would send the training folder
+    "trainer": {"checkpoints", "data", "engines", "evaluation", "losses", "modeling", "pairs", "record", "reference"}
+    | {"stopping", "training_args"}
+    | {f"publishing.{name}" for name in ("card", "export", "hub")},
+    "publishing.publish": {"arguments", "evaluation", "quickstart", "record", "publishing.export", "publishing.hub"},
     # top
     "jobs": {"arguments", "augment", "checkpoints", "data", "engines", "evaluation", "losses", "modeling"}
-    | {"quickstart", "record", "trainer", "publishing.card"}
-    | {"evaluation.table", "evaluation.whitening", "evaluation.word_vectors"},
+    | {"quickstart", "record", "trainer"}
+    | {"evaluation.table", "evaluation.whitening", "evaluation.word_vectors"}
+    | {f"publishing.{name}" for name in ("card", "export", "hub", "plots", "publish")},
     "cli": {"arguments", "jobs"},
     "__main__": {"cli"},
 }  # fmt: skip

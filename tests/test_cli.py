@@ -121,7 +121,9 @@ def work(tmp_path, monkeypatch):
 
 
 def run(command: str, *argv: str) -> None:
-    cli.run(command, [str(a) for a in argv], script={"train": "run_unsup.py", "eval": "run_eval.py"}.get(command))
+    cli.run(
+        command, [str(a) for a in argv], script={"train": "run_unsup.py", "eval": "run_eval.py"}.get(command, command)
+    )
 
 
 GOOD = (
@@ -149,7 +151,20 @@ MISTAKES = [
     ("train", f"{GOOD} --max_seq_length 100", "--max_seq_length is 100; this encoder takes 3 to 64 tokens"),
     ("train", f"{GOOD} --per_device_train_batch_size 1", "per_device_train_batch_size is 1"),
     ("train", f"{GOOD} --eval_file graded.tsv", "graded.tsv is given to judge by, but --eval_strategy is no"),
-    ("train", f"{GOOD} --push_to_hub", "--push_to_hub is not taken"),
+    ("train", f"{GOOD} --push_to_hub", "--push_to_hub needs --hub_model_id org/name"),
+    ("train", f"{GOOD} --push_to_hub --hub_model_id a/b/c", "'a/b/c' is no repository name; give org/name"),
+    ("train", f"{GOOD} --push_to_hub --hub_model_id o/n --pooler avg_top2", "cannot express pooler avg_top2"),
+    ("train", f"{GOOD} --hub_token hf_x", "a token on the command line ends up in logs; set HF_TOKEN"),
+    ("train", f"{GOOD} --hub_strategy every_save", "the finished export is pushed once"),
+    ("eval", "--model_name_or_path tiny --pooler mean --push_to_hub", "--push_to_hub needs --hub_model_id org/name"),
+    ("eval", "--model_name_or_path tiny --pooler mean --compare base", "--compare takes NAME=FILE"),
+    ("export", "", "no folder to export: focalcse export FOLDER"),
+    ("export", "nowhere", "there is no folder nowhere"),
+    ("export", "tiny", "nothing in 'tiny' says how it pools"),
+    ("push", "tiny", "push needs a folder and a repository"),
+    ("push", "nowhere org/name", "there is no folder nowhere"),
+    ("push", "tiny name", "'name' is no repository name; give org/name"),
+    ("push", "tiny org/name --privat", "no flag --privat, did you mean '--private'"),
     ("train", f"{GOOD} --learning_rate -1", "--learning_rate is -1.0; it must be a number above 0"),
     ("train", f"{GOOD} --learning_rate nan", "--learning_rate is nan"),
     ("train", f"{GOOD} --max_steps 0", "--max_steps is 0; it must be at least 1"),
@@ -157,7 +172,6 @@ MISTAKES = [
     ("train", f"{GOOD} --seed -1", "--seed is -1; it must be a whole number from 0"),
     ("train", f"{GOOD} --do_train false", "--do_train false cannot be done: this script always trains"),
     ("train", f"{GOOD} --remove_unused_columns true", "the collator needs the text column"),
-    ("train", f"{GOOD} --hub_token secret", "set the environment variable HF_TOKEN"),
     ("train", f"{GOOD} --pooler mean --reinit_projection true", "--reinit_projection belongs to --pooler cls"),
     ("train", f"{GOOD} --model_revision abc", "revision 'abc' is given for the folder 'tiny'"),
     ("train", f"{GOOD} --report_to wandb", "wandb"),

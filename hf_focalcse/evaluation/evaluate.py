@@ -26,6 +26,9 @@ IDENTITY = ("weights_sha256", "pooler", "projection", "max_length", "whitening")
 SICK_SPLITS = {"mteb": "MTEB (9,927)", "senteval": "SentEval (4,927)"}
 PACKAGES = ("hf_focalcse", "torch", "transformers", "datasets", "evaluate", "scipy", "numpy")
 BLOCK = 1024  # sentences between two movements of the progress bar
+RANDOM_PAIRS = 20_000
+QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
+BINS = np.linspace(-1, 1, 41)
 FLAT = 1e-6  # a spread of cosines below float32's own noise says nothing
 
 
@@ -50,6 +53,7 @@ def evaluate_sts(
     rows = {text: row for row, text in enumerate(texts)}
     vectors = _encode(encoder, rows, progress)
     scores: dict[str, float] = {}
+    spread: dict[str, dict[str, Any]] = {}
     for task in tasks:
         first, second = np.array([[rows[pair.sentence1], rows[pair.sentence2]] for pair in task.pairs]).T
         scores |= _correlations(task, cosine(vectors[first], vectors[second]), metric)
@@ -59,7 +63,8 @@ def evaluate_sts(
                 scores[f"{task.key}/alignment"] = alignment(vectors[first[positive]], vectors[second[positive]])
             # every sentence as often as the set holds it, as published figures have it
             scores[f"{task.key}/uniformity"] = uniformity(vectors[np.concatenate([first, second])])
-    data = {task.key: task.describe() for task in tasks}
+        spread[task.key] = _spread(task, vectors, first, second)
+    data = {task.key: task.describe() | {"cosines": spread[task.key]} for task in tasks}
     scores = {key: round(score, 6) for key, score in scores.items()} | _averages(scores, data)
     return Results(
         scores,
@@ -116,7 +121,10 @@ class Results:
         missing = theirs["data"].keys() - mine["data"].keys()
         kept = {key: score for key, score in older.scores.items() if _set_of(key) in missing}
         new = {key: score for key, score in self.scores.items() if _set_of(key) in mine["data"]}
-        return Results({**kept, **new, **_averages(kept | new, data)}, {**mine, "data": data})
+        details = {**mine, "data": data}
+        if others := theirs.get("comparisons", {}) | mine.get("comparisons", {}):
+            details["comparisons"] = others
+        return Results({**kept, **new, **_averages(kept | new, data)}, details)
 
     @classmethod
     def join(cls, parts: Sequence[Results]) -> Results:
@@ -233,6 +241,23 @@ def _correlations(task: PairSet, cosines: np.ndarray, metric: Any) -> dict[str, 
         sizes = [np.count_nonzero(subset == name) for name in names]
         scores[f"{task.key}/wmean/spearman"] = float(np.average(each, weights=sizes))
     return scores
+
+
+def _spread(task: PairSet, vectors: np.ndarray, first: np.ndarray, second: np.ndarray) -> dict[str, Any]:
+    """How cosines lie: of random sentences of the set, and of its pairs in the lowest and highest fifth of the scale.
+
+    Counts of each in bins of 0.05 from -1 to 1, and quantiles of the random pairs.
+    """
+    rows = np.unique(np.concatenate([first, second]))
+    one, other = np.random.default_rng(0).choice(rows, (2, RANDOM_PAIRS))
+    apart = one != other
+    values = {"random": cosine(vectors[one[apart]], vectors[other[apart]])}
+    low, high = np.quantile(task.scores, [0.2, 0.8])
+    labelled = cosine(vectors[first], vectors[second])
+    values |= {"lowest fifth": labelled[task.scores <= low], "highest fifth": labelled[task.scores >= high]}
+    counts = {name: np.histogram(np.clip(of, -1, 1), BINS)[0].tolist() for name, of in values.items()}
+    quantiles = {f"{q:g}": round(float(np.quantile(values["random"], q)), 4) for q in QUANTILES}
+    return {"random_pairs": int(apart.sum()), "quantiles": quantiles, "counts": counts}
 
 
 def _test_sets(sick: str) -> list[str]:

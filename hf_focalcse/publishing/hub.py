@@ -1,0 +1,289 @@
+"""A folder -> a repository on the Hub: one commit or pull request, repeatable after any failure; knows only files."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    HfHubHTTPError,
+    HFValidationError,
+    HTTPError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+)
+from huggingface_hub.utils import validate_repo_id
+
+from ..errors import UserError
+from .merge import merge_cards, split_card
+
+MANIFEST = "export.json"  # what an export writes: its files with sha256, and the card as it was generated
+CARD = "README.md"
+ATTEMPTS, PAUSE, LONGEST_PAUSE = 5, 1.0, 30.0  # seconds; the pause doubles
+NEVER = ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Target:
+    """private: None leaves the visibility to the account's default, and that of a repository there as it is."""
+
+    repo_id: str
+    private: bool | None = None
+    create_pr: bool = False
+    revision: str | None = None
+    message: str | None = None
+    token: str | None = None
+
+
+def push(folder: str | Path, target: Target, only: Callable[[str], bool] | None = None,
+         say: Callable[[str], Any] = print) -> str:  # fmt: skip
+    """Upload what is new in ``folder`` as one commit; the address of the commit or pull request.
+
+    A card that was edited on the Hub is merged with the new one. Nothing local is changed. only: of these files.
+
+    Raises:
+        UserError: the folder may not be published as it is, or the Hub did not take it.
+    """
+    folder = Path(folder)
+    files = inspect(folder, target.token)
+    check_target(target)
+    token = target.token or get_token()
+    if not token:
+        raise UserError(
+            f"no token for {host()}: run `hf auth login` or set HF_TOKEN, then push {folder.name} again; "
+            "nothing was sent"
+        )
+    api = HfApi(token=token)
+    chosen = [name for name in files if only is None or only(name)]
+
+    def commit() -> Any:
+        head = str(api.repo_info(target.repo_id, revision=target.revision).sha)
+        operations = plan(api, folder, chosen, files, target, head, only is not None, say)
+        message = target.message or f"Publish {target.repo_id.split('/')[-1]}"
+        return head, api.create_commit(
+            *(target.repo_id, operations),
+            commit_message=message,
+            revision=target.revision,
+            create_pr=target.create_pr,
+            parent_commit=head,
+        )
+
+    with_retries(
+        lambda: api.create_repo(target.repo_id, private=target.private, exist_ok=True), target, folder, token, say
+    )
+    branch = target.revision
+    if branch and branch != "main" and not branch.startswith("refs/"):
+        with_retries(
+            lambda: api.create_branch(target.repo_id, branch=branch, exist_ok=True),
+            *(target, folder, token, say),
+        )
+    head, made = with_retries(commit, target, folder, token, say)
+    if made.oid == head:
+        say(f"{target.repo_id} has all of this already: no commit was made.")
+    return str(made.pr_url or made.commit_url)
+
+
+def plan(api: HfApi, folder: Path, chosen: list[str], files: dict[str, int], target: Target, head: str, partial: bool,
+         say: Callable[[str], Any]) -> list[Any]:  # fmt: skip
+    """The operations that bring the repository at ``head`` to the folder's state; files of others stay."""
+    manifest = _remote(api, target.repo_id, MANIFEST, head)
+    before = json.loads(manifest) if manifest else {}
+    operations: list[Any] = [CommitOperationAdd(name, folder / name) for name in chosen if name != CARD]
+    if CARD in chosen:
+        ours, theirs = (folder / CARD).read_text(encoding="utf-8"), _remote(api, target.repo_id, CARD, head)
+        if theirs is not None:
+            try:
+                ours, given_way = merge_cards(before.get("card"), theirs, ours)
+            except ValueError as error:
+                raise UserError(
+                    f"the metadata of {target.repo_id}/{CARD} on the Hub are no YAML ({error}); mend them there first"
+                ) from error
+            if given_way:
+                shown = "\n".join(f"  {line}" for line in given_way)
+                say(f"WARNING: lines written by hand on the Hub were kept in place of these new ones:\n{shown}")
+        operations.append(CommitOperationAdd(CARD, ours.encode()))
+    if not partial:
+        there = set(api.list_repo_files(target.repo_id, revision=head))
+        stale = [name for name in before.get("files", {}) if name not in files and name in there]
+        operations += [CommitOperationDelete(name) for name in stale]
+    return operations
+
+
+def _remote(api: HfApi, repo_id: str, name: str, head: str) -> str | None:
+    """A text file of the repository at a commit, None where it has no such file."""
+    try:
+        return Path(api.hf_hub_download(repo_id, name, revision=head)).read_text(encoding="utf-8")
+    except EntryNotFoundError:
+        return None
+
+
+# ---- before the first byte goes out
+
+
+def inspect(folder: Path, token: str | None = None) -> dict[str, int]:
+    """Files to publish and their sizes.
+
+    Raises:
+        UserError: no folder, no or an invalid card, a broken link in it, damaged weights, a file that is no part of
+            an export, or a local path or token in a file.
+    """
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}; give an export or the output folder of a training run")
+    files = {
+        path.relative_to(folder).as_posix(): path.stat().st_size
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.relative_to(folder).as_posix().startswith((".git/", ".cache/"))
+    }
+    for name in files:
+        if Path(name).name in NEVER or name.startswith("checkpoint-"):
+            raise UserError(
+                f"{folder / name} belongs to training and is not published; `focalcse export` leaves it out"
+            )
+    check_card(folder, files)
+    check_private(folder, files, token)
+    return files
+
+
+def check_card(folder: Path, files: dict[str, int]) -> None:
+    """README.md has metadata that the Hub takes, and the files that it shows."""
+    if CARD not in files:
+        raise UserError(f"{folder} has no {CARD}; `focalcse export` writes one from run.json")
+    card = (folder / CARD).read_text(encoding="utf-8")
+    try:
+        metadata, text = split_card(card)
+    except ValueError as error:
+        raise UserError(f"the metadata of {folder / CARD} are no YAML: {error}") from error
+    for key in ("library_name", "pipeline_tag"):
+        if not isinstance(metadata.get(key), str):
+            raise UserError(f"the metadata of {folder / CARD} lack {key}; `focalcse export` writes a complete card")
+    for key in ("tags", "datasets", "model-index"):
+        if not isinstance(metadata.get(key, []), list):
+            raise UserError(f"{key} in the metadata of {folder / CARD} is {metadata[key]!r}; it must be a list")
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not re.match(r"https?://|mailto:|#", link) and link not in files:
+            raise UserError(f"{folder / CARD} points to {link!r}, which is not in the folder")
+
+
+def check_private(folder: Path, files: dict[str, int], token: str | None = None) -> None:
+    """No file names the home folder of this machine, the folder that is published, or the token."""
+    home = Path.home()
+    secrets = {"the token": token or get_token() or "", "this machine's path": f"{folder.resolve().parent}/"}
+    if len(home.parts) > 1:
+        secrets["this machine's home folder"] = f"{home}/"
+    for name in files:
+        for what, secret in secrets.items():
+            if len(secret) > 4 and contains(folder / name, secret.encode()):
+                raise UserError(f"{folder / name} contains {what}, so nothing was sent; take it out or export again")
+
+
+def contains(path: Path, secret: bytes) -> bool:
+    if not path.stat().st_size:
+        return False
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(secret) >= 0
+
+
+def check_target(target: Target) -> None:
+    try:
+        validate_repo_id(target.repo_id)
+    except HFValidationError:
+        named = False
+    else:
+        named = target.repo_id.count("/") == 1
+    if not named:
+        raise UserError(f"{target.repo_id!r} is no repository name; give org/name, for instance me/focal-bert")
+    if target.create_pr and target.revision not in (None, "main"):
+        raise UserError(f"a pull request goes against main, not {target.revision!r}; leave one of the two out")
+
+
+def describe(folder: str | Path, target: Target) -> str:
+    """What a push would send where, without any network.
+
+    Raises:
+        UserError: as `push` before it sends anything.
+    """
+    folder = Path(folder)
+    files = inspect(folder, target.token)
+    check_target(target)
+    visibility = {None: "as the account's default (public for most) if it is new", True: "private if it is new"}
+    lines = [f"{size:>14,}  {name}" for name, size in files.items()]
+    lines.append(f"{sum(files.values()):>14,}  bytes in {len(files)} files")
+    lines.append(f"to {host()}/{target.repo_id}, {visibility.get(target.private, 'public if it is new')}")
+    lines.append("as a pull request" if target.create_pr else f"as one commit on {target.revision or 'main'}")
+    lines.append("the card is valid; nothing was sent (--dry_run)")
+    return "\n".join(lines)
+
+
+def host() -> str:
+    return str(constants.ENDPOINT)
+
+
+# ---- when something fails
+
+
+def with_retries(call: Callable[[], T], target: Target, folder: Path, token: str, say: Callable[[str], Any]) -> T:
+    """The call's answer; tried again after 412, 429, 5xx and broken connections.
+
+    Raises:
+        UserError: it cannot work, or did not after `ATTEMPTS` tries.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return call()
+        except OfflineModeIsEnabled as error:
+            raise UserError("HF_HUB_OFFLINE is set, so nothing was sent; unset it and push again") from error
+        except HfHubHTTPError as error:
+            status = error.response.status_code if error.response is not None else None
+            if attempt == ATTEMPTS or not (status in (412, 429) or (status or 0) >= 500):
+                raise explain(error, status, target, folder, token) from None
+            asked = error.response.headers.get("Retry-After", "")
+            pause = 0.0 if status == 412 else max(PAUSE * 2 ** (attempt - 1), float(asked) if asked.isdigit() else 0)
+            reason = f"the Hub answered {status}"
+        except (HTTPError, ConnectionError, TimeoutError) as error:
+            if attempt == ATTEMPTS:
+                raise UserError(f"no connection to {urlsplit(host()).netloc}; {again(target, folder)}") from error
+            pause, reason = PAUSE * 2 ** (attempt - 1), f"the connection failed ({type(error).__name__})"
+        except (ValueError, OSError) as error:
+            text = " ".join(str(error).split()).replace(token, "…")
+            raise UserError(f"{target.repo_id} was not updated: {text}; {again(target, folder)}") from None
+        pause = min(pause, LONGEST_PAUSE)
+        say(f"{reason}, trying again in {pause:g} s ({attempt} of {ATTEMPTS - 1})")
+        time.sleep(pause)
+    raise AssertionError("unreachable")
+
+
+def explain(error: HfHubHTTPError, status: int | None, target: Target, folder: Path, token: str) -> UserError:
+    """One sentence for an answer of the Hub that trying again does not change; the token is not in it."""
+    namespace = target.repo_id.split("/")[0] if "/" in target.repo_id else "your account"
+    said = " ".join(str(error.server_message or "").split()).replace(token, "…")
+    said = f" ({said[:200].rstrip('.')})" if said else ""
+    login = "run `hf auth login` or set HF_TOKEN"
+    if status == 401 or isinstance(error, RepositoryNotFoundError):
+        reason = f"the Hub does not accept this token for {target.repo_id}{said}: {login} with a valid one"
+    elif status == 403:
+        reason = f"this token may not write to {namespace}{said}: {login} with one that has write access there"
+    elif status == 402:
+        reason = f"{namespace} has no storage left for it{said}"
+    elif status == 409:
+        reason = f"the Hub reports a conflict for {target.repo_id}{said}"
+    elif status == 412:
+        reason = f"somebody else keeps committing to {target.repo_id}"
+    elif status == 429 or (status or 0) >= 500:
+        reason = f"the Hub answered {status} {ATTEMPTS} times"
+    else:
+        reason = f"the Hub answered {status}{said}"
+    return UserError(f"{reason}; {again(target, folder)}")
+
+
+def again(target: Target, folder: Path) -> str:
+    return f"the model is safe in {folder}, push it again with `focalcse push {folder} {target.repo_id}`"
