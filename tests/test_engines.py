@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch.distributed as dist
 import yaml
 from accelerate.utils import DistributedType
 
@@ -119,6 +120,8 @@ def refuse(base, folder, arguments, env, shim):
             model = load_model(base, "cls")
         FocalCSETrainer(model, args, build_loss("focal"), TEXTS)
     except UserError as error:
+        if dist.is_initialized():
+            dist.barrier()  # the first rank keeps the store that the others may still be connecting to
         return str(error)
 
 
