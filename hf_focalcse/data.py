@@ -106,22 +106,29 @@ class ViewCollator:
 
     def __call__(self, rows: list[dict[str, str]]) -> dict[str, torch.Tensor]:
         texts = [row["text"] for row in rows]
-        batch = self.tokenizer(
-            texts,
-            padding="longest",
-            padding_side="right",
-            truncation=True,
-            max_length=self.max_seq_length,
-            split_special_tokens=True,
-            return_attention_mask=True,
-            return_tensors="pt",
-        )
+        batch = tokenize_training(self.tokenizer, texts, self.max_seq_length)
         # A real copy: a view with stride 0 cannot be pinned (DataLoader(pin_memory=True) raises) nor masked in place.
         views = {
             name: batch[name].unsqueeze(1).repeat(1, self.views, 1)  # (B, L) -> (B, V, L)
             for name in ("input_ids", "attention_mask")
         }
         return views | {"text_ids": torch.tensor([_text_id(text) for text in texts])}
+
+
+def tokenize_training(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], max_seq_length: int
+) -> dict[str, torch.Tensor]:
+    """Texts -> ids and mask (B, L), padded on the right; what looks like a special token is split as any text."""
+    return tokenizer(
+        texts,
+        padding="longest",
+        padding_side="right",
+        truncation=True,
+        max_length=max_seq_length,
+        split_special_tokens=True,
+        return_attention_mask=True,
+        return_tensors="pt",
+    )
 
 
 def _text_id(text: str) -> int:

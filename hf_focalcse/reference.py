@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .data import tokenize_training
+
 PREFIX = "reference_"
 
 
@@ -46,16 +48,7 @@ class ReferenceCollator:
         self.collator, self.tokenizer, self.max_seq_length = collator, tokenizer, max_seq_length
 
     def __call__(self, rows: list[dict[str, str]]) -> dict[str, Tensor]:
-        tokens = self.tokenizer(
-            [row["text"] for row in rows],
-            padding="longest",
-            padding_side="right",
-            truncation=True,
-            max_length=self.max_seq_length,
-            split_special_tokens=True,
-            return_attention_mask=True,
-            return_tensors="pt",
-        )
+        tokens = tokenize_training(self.tokenizer, [row["text"] for row in rows], self.max_seq_length)
         return self.collator(rows) | {PREFIX + name: tokens[name] for name in ("input_ids", "attention_mask")}
 
 
