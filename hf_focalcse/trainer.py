@@ -574,10 +574,9 @@ def choose_by_dev(args: FocalCSETrainingArguments, dev: list[Any]) -> None:
     default = f"{dev[0].key}/all/spearman"
     metric = (args.metric_for_best_model or "loss").removeprefix("eval_")
     if metric == "loss":  # what TrainingArguments puts where nothing was asked for; evaluation gives no loss
-        metric = default
+        metric, args.greater_is_better = default, True
     if not any(metric.startswith(f"{task.key}/") for task in dev):
         raise UserError(f"metric_for_best_model is {metric!r}, but the dev set gives {default!r}")
-        args.greater_is_better = True
     if metric.endswith(("/alignment", "/uniformity")):
         args.greater_is_better = False
     args.metric_for_best_model = metric

@@ -388,6 +388,7 @@ def test_trains_judges_and_writes_everything(work, capsys):
     key = "graded/file/all/spearman"
     assert record.final[key] == results.scores[key] and record.baseline[key] != record.final[key]
     assert record.data["kept"] == 32 and record.loss["m"] == 0.3 and record.best["metric"] == key
+    assert record.best["value"] == max(entry[f"eval_{key}"] for entry in record.log if f"eval_{key}" in entry)
     assert record.command[:3] == ["run_unsup.py", "--model_name_or_path", "tiny"]
     assert [entry["step"] for entry in record.log if "loss" in entry] == [1, 2, 3, 4]
     config = json.loads((work / "out/config.json").read_text())

@@ -231,6 +231,9 @@ def test_a_lower_alignment_is_better(tmp_path, dev):
     worst = make_trainer(tmp_path, dev=dev, metric_for_best_model=f"{dev[0].key}/all/pearson", greater_is_better=False)
     assert worst.args.greater_is_better is False
     assert make_trainer(tmp_path, dev=dev).args.greater_is_better is True
+    unsaid = make_trainer(tmp_path, dev=dev, metric_for_best_model=None)
+    assert unsaid.args.greater_is_better is True
+    assert unsaid.args.metric_for_best_model == f"{dev[0].key}/all/spearman"
 
 
 def test_dev_sentences_are_encoded_by_the_batch_asked_for(tmp_path, dev, monkeypatch):
