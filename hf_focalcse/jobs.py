@@ -84,7 +84,10 @@ def train(settings: Settings) -> None:
             record.model["reference"] |= trainer.reference_cost()
         with whole_model():  # the trained one may be sharded over ranks that are gone
             saved = load_model(str(folder)).to(args.device) if dev else None
-        results = judge(saved, dev, args.per_device_eval_batch_size, str(folder), weights) if dev else None
+        results = None
+        if dev:
+            encoder, identity = as_encoder(saved, args.per_device_eval_batch_size, str(folder), weights)
+            results = evaluate_sts(encoder, dev, progress=False, model=identity)
         record.log, record.alarms = trainer.state.log_history, trainer.alarms
         record.final = results.scores if results else {}
         record.best = trainer.make_record().best
@@ -339,7 +342,6 @@ def start_record(settings: Settings, trainer: FocalCSETrainer) -> RunRecord:
     """run.json before the first step."""
     chosen, published = settings.model, settings.publish
     record = trainer.make_record()
-    _, base = resolve_model(chosen.model_name_or_path)
     if chosen.model_name_or_path == quickstart.ENCODER_PACKAGE:
         settings.notes.append(quickstart.SUPERVISED_NOTE)
     names = {"name_or_path": chosen.model_name_or_path, "revision": chosen.model_revision}
@@ -352,7 +354,6 @@ def start_record(settings: Settings, trainer: FocalCSETrainer) -> RunRecord:
         settings=settings_of_run(settings),
         model=record.model
         | names
-        | ({"base_model": base} if base else {})
         | {
             "augmentation": settings.views.augmentation or ["dropout"],
             "reference": describe_reference(settings, trainer),
@@ -451,15 +452,8 @@ def describe_end(record: RunRecord, folder: Path) -> str:
 # ---- evaluation
 
 
-def judge(model: Any, tasks: list[Any], batch_size: int, name: str, weights: str | None,
-          max_length: int | None = None, progress: bool = False) -> Results:  # fmt: skip
-    """Scores of an encoder on ``tasks``, with its identity."""
-    encoder, identity = as_encoder(model, batch_size, name, weights, max_length)
-    return evaluate_sts(encoder, tasks, progress=progress, model=identity)
-
-
 def as_encoder(
-    model: Any, batch_size: int, name: str, weights: str | None, max_length: int | None
+    model: Any, batch_size: int, name: str, weights: str | None, max_length: int | None = None
 ) -> tuple[Any, dict[str, Any]]:
     """(what evaluation encodes with, what results.json says of it)."""
     limit = min(max_length or model.max_length(), model.max_length())
@@ -475,13 +469,12 @@ def as_encoder(
 
 def evaluate(args: EvalArguments) -> None:
     """An encoder -> its scores as a table and in results.json; a model card beside it is written anew."""
-    if args.word_vectors is None:
-        resolve_model(args.model_name_or_path)
+    path = resolve_model(args.model_name_or_path)[0] if args.word_vectors is None else args.word_vectors
     check_evaluation(args)
     device = choose_device(args.device)
     tasks = choose_tasks(args)
     encoder, identity = (
-        open_encoder(args, device) if args.word_vectors is None else open_word_vectors(args.word_vectors, tasks)
+        open_encoder(args, path, device) if args.word_vectors is None else open_word_vectors(path, tasks)
     )
     folder = results_folder(args, identity["pooler"])
     make_writable(folder, "--output_dir")
@@ -534,9 +527,8 @@ def read_comparisons(given: list[str]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def open_encoder(args: EvalArguments, device: Any) -> tuple[Any, dict[str, Any]]:
-    """The encoder of ``--model_name_or_path`` on its device, and its identity."""
-    path, _ = resolve_model(args.model_name_or_path)
+def open_encoder(args: EvalArguments, path: str, device: Any) -> tuple[Any, dict[str, Any]]:
+    """The encoder at ``path`` (what ``--model_name_or_path`` stands for) on its device, and its identity."""
     model = load_model(path, args.pooler, None if args.pooler is None else explicit_projection(args.pooler),
                        revision=args.model_revision)  # fmt: skip
     require_projection(model, str(args.model_name_or_path))

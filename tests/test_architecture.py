@@ -15,7 +15,7 @@ ALLOWED = {
     "augment": set(),
     "formats": set(),
     "record": set(),
-    "quickstart": set(),
+    "quickstart": {"record"},
     "checkpoints": {"record"},
     "engines": set(),
     "losses.base": set(),

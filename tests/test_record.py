@@ -8,7 +8,7 @@ from hf_focalcse.record import RunRecord, without_paths
 @pytest.mark.parametrize(
     ("text", "left"),
     [
-        ("/root/x/y.txt", "y.txt"),
+        ("/srv/x/y.txt", "y.txt"),
         ("see ~/a/b and ../x/y.txt, ./z", "see b and y.txt, z"),
         (r"C:\Users\me\x.txt", "x.txt"),
         ("no set in '/home/me/STS' (/home/me/x): nothing", "no set in 'STS' (x): nothing"),

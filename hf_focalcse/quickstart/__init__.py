@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from importlib.util import find_spec
 from pathlib import Path
 
 from ..errors import UserError
+from ..record import file_sha256
 
 __all__ = ["BASE_MODEL", "CORPUS", "ENCODER_PACKAGE", "ENCODER_SHA256", "PAIRS", "SUPERVISED_NOTE", "encoder_path"]
 
@@ -40,18 +40,10 @@ def encoder_path() -> Path:
     weights = folder / "model.safetensors"
     if not weights.is_file():
         raise UserError(f"{weights} is missing: run `{install} --force-reinstall --no-deps`")
-    with weights.open("rb") as file:
-        found = _sha256(file)
+    found = file_sha256(weights)
     if found != ENCODER_SHA256:
         raise UserError(
             f"{weights} has sha256 {found}, expected {ENCODER_SHA256}: it is damaged or another model; "
             f"run `{install} --force-reinstall --no-deps`"
         )
     return folder
-
-
-def _sha256(file) -> str:
-    digest = hashlib.sha256()  # hashlib.file_digest needs Python 3.11
-    while block := file.read(1 << 20):
-        digest.update(block)
-    return digest.hexdigest()
