@@ -1,6 +1,6 @@
 """Seconds per training step of several losses, step by step in turn in one process, so that other load cancels.
 
-python benchmarks/dclr_step.py --train_file sentences.txt --batch 64 --rounds 10
+python -m benchmarks.dclr_step --train_file sentences.txt --batch 64 --rounds 10
 
 A step is what training does: tokenise the batch (for the reference too), forward, loss, backward, AdamW. Each loss has
 its own copy of the encoder; the reference is the same encoder, frozen, with mean pooling.
