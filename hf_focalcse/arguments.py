@@ -565,6 +565,28 @@ def parse_table(argv: list[str], script: str = "focalcse table") -> TableArgumen
     return TableArguments(**vars(parser.parse(argv)))
 
 
+@dataclass
+class ReportArguments:
+    """Arguments of ``focalcse report``."""
+
+    folders: list[str]
+    output_dir: str | None = None
+    compare: list[str] | None = None
+
+
+def parse_report(argv: list[str], script: str = "focalcse report") -> ReportArguments:
+    """Flags of the report -> `ReportArguments`; raises as `parse` does."""
+    parser = _Parser([], prog=script, allow_abbrev=False, description="Tables and figures of many runs as one page.")
+    parser.add_argument("folders", nargs="+", help="output folders of training runs, or folders above them")
+    parser.add_argument(
+        "--output_dir", default=argparse.SUPPRESS, help="folder for report.html and report.md; default: FOLDER/report"
+    )
+    parser.add_argument(
+        "--compare", nargs="+", default=argparse.SUPPRESS, help="what focalcse compare --json wrote, for its sentences"
+    )
+    return ReportArguments(**vars(parser.parse(argv)))
+
+
 def parse_export(argv: list[str], script: str = "focalcse export") -> ExportArguments:
     """``FOLDER`` and flags; raises as `parse` does."""
     return _build(ExportArguments, _Parser([ExportArguments], prog=script, allow_abbrev=False).parse(

@@ -49,6 +49,11 @@ ALLOWED = {
     | {"stopping", "training_args"}
     | {f"publishing.{name}" for name in ("card", "export", "hub")},
     "publishing.publish": {"arguments", "evaluation", "quickstart", "record", "publishing.export", "publishing.hub"},
+    "experiments.groups": {"evaluation", "evaluation.evaluate", "evaluation.table", "evaluation.tasks", "record"},
+    "experiments.figures": {"experiments.groups"},
+    "experiments.page": set(),
+    "experiments.report": {"arguments", "evaluation.evaluate", "record"}
+    | {f"experiments.{name}" for name in ("figures", "groups", "page")},
     # top
     "jobs": {"arguments", "augment", "checkpoints", "data", "engines", "evaluation", "losses", "modeling"}
     | {"quickstart", "record", "trainer"}
