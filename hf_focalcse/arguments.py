@@ -139,6 +139,13 @@ class DevArguments:
     sts_dir: str | None = field(
         default=None, metadata={"help": "Folder with the STS sets as .tsv, or SentEval's data/downstream."}
     )
+    measure_steps: int | None = field(
+        default=None,
+        metadata={
+            "help": "Log alignment and uniformity every so many steps: of a fixed sample of the dev pairs or, without "
+            "a dev set, of two views of training sentences."
+        },
+    )
 
 
 @dataclass

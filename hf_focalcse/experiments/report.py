@@ -21,6 +21,10 @@ from .page import PICTURES, Finding, Part, Picture, Section, Table, slug, to_htm
 
 AVERAGES = tuple(f"average/{split}-sickr{SPEARMAN}" for split in reversed(SICK_SPLITS))
 FEW_SHOT = "sentences"
+SAMPLES = {  # what training measures between evaluations, see measuring.py
+    "measured_pairs": "a fixed sample of the dev pairs",
+    "measured_views": "two views of fixed training sentences, as the loss sees them",
+}
 BESIDE = 8  # pictures of one kind; more are left to the tables
 SENTENCES = ("sentence", "sentences", "conclusion", "conclusions")  # keys of what compare says in words
 
@@ -198,8 +202,9 @@ def dev_curves(study: Study) -> Iterator[Part]:
 
 def alignment_uniformity(study: Study) -> Iterator[Part]:
     """Alignment and uniformity against steps."""
-    keys = {name: _curve_key(study, f"/{name}") for name in ("alignment", "uniformity")}
-    sets = {key.rpartition("/")[0] for key in keys.values()}
+    sample = _curve_key(study, "/uniformity").removesuffix("/uniformity")
+    keys = {name: f"{sample}/{name}" for name in ("alignment", "uniformity")}
+    keys = {name: key for name, key in keys.items() if any(group.curve(key) for group in study.groups)}
     changes = []
     for name, key in keys.items():
         ends = [list(g.curve(key).values()) for g in study.groups if len(g.curve(key)) > 1]
@@ -208,7 +213,7 @@ def alignment_uniformity(study: Study) -> Iterator[Part]:
     for label, groups in _panels(study, lambda group: bool(group.curve(keys["uniformity"]))):
         for name, key in keys.items():
             yield Picture(f"{name}-{slug(label)}", figures.curves(groups, key, name), _alt_curves(name, groups, key),
-                          f"{label}: {name} on {', '.join(sorted(sets))} by step; thin: a seed, thick: the mean.",
+                          f"{label}: {name} of {SAMPLES.get(sample, sample)} by step; thin: a seed, thick: the mean.",
                           )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ def made_run(
     counts: dict[str, list[int]] | None = None,
     **settings: Any,
 ) -> Path:
-    """run.json and results.json of a run that ended at ``dev``; settings: of the loss if it is m, temperature or phi."""
+    """A run that ended at ``dev``; settings: m, temperature and phi are the loss's, the rest is the run's."""
     own = {key: settings.pop(key) for key in ("m", "temperature", "phi") if key in settings}
     kept, name = settings.pop("kept", 28_503), settings.pop("encoder", "all-minilm")
     scores: dict[str, Any] = {f"{DEV}/all/spearman": dev, f"{DEV}/alignment": 0.15, f"{DEV}/uniformity": -2.5}

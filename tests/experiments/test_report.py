@@ -87,8 +87,8 @@ def test_the_sentence_on_the_highest_mean_says_seeds_gap_and_loss(runs):
     (of_dev,) = [report._highest(start, groups, KEY, "STS-B dev") for start, groups in study.starts().items()]
     assert of_dev == (
         "all-minilm (cls): the highest mean STS-B dev is that of focal (83.83, ± 0.76, 3 seeds), 4.83 above its start "
-        "(79.00); below the start: wide. Next is infonce (83.50, ± 0.35, 2 seeds), 0.33 lower: less than the spread over "
-        "seeds. Groups of one seed (1) are left out of this sentence."
+        "(79.00); below the start: wide. Next is infonce (83.50, ± 0.35, 2 seeds), 0.33 lower: less than the spread "
+        "over seeds. Groups of one seed (1) are left out of this sentence."
     )
 
 
@@ -131,6 +131,15 @@ def test_cosines_are_added_up_over_seeds_and_averaged_over_bins(tmp_path):
     # four bins with middles -.75, -.25, .25, .75
     assert figures.mean_cosine(counts["random"]) == pytest.approx((6 * -0.25 + 2 * 0.25) / 8)
     assert figures.mean_cosine(counts["highest fifth"]) == 0.75 and figures.mean_cosine([0, 0]) is None
+
+
+def test_bands_of_the_score_are_shown_where_they_are_counted(tmp_path):
+    run = made_run(tmp_path / "runs/a-seed1", 1, 80.0, counts={"random": [1, 1], "lowest fifth": [1, 0]})
+    results = json.loads((run / "results.json").read_text())
+    results["metadata"]["data"][DEV]["cosines"]["bands"] = {"0-1": [2, 0], "4-5": [0, 3]}
+    (run / "results.json").write_text(json.dumps(results))
+    table = next(table for table in Page(write(tmp_path / "runs")[0]).tables if "random" in table[0])
+    assert table == [["", "random", "0-1", "4-5"], ["a", "0.00", "-0.50", "0.50"]]
 
 
 # ---- groups
