@@ -111,7 +111,7 @@ def settings(study: Study) -> Iterator[Part]:
     runs, groups = study.runs, study.groups
     varied = study.varied()
     facts = {name: [_several(run.facts[name] for run in group.runs) for group in groups] for name in runs[0].facts}
-    told = [name for name, of in facts.items() if len(set(of)) > 1 and name != "versions"]
+    told = [name for name, of in facts.items() if len(set(of)) > 1 and name not in ("versions", "started")]
     rows = [[g.name, str(len(g.runs)), " ".join(str(run.seed) for run in g.runs),
              *(g.factors.get(name, "-") for name in varied), *(facts[name][i] for name in told)]
             for i, g in enumerate(groups)]  # fmt: skip
@@ -148,10 +148,11 @@ def scores(study: Study) -> Iterator[Part]:
     rows = [[name, "-", *(_plain(of.get(key)) for key in columns)] for name, of in alone.items()]
     rows += [[g.name, str(len(g.runs)), *(_cell(g.summary(key), len(g.runs)) for key in columns)]
              for groups in study.starts().values() for g in groups]  # fmt: skip
-    sick = "SICK-R and Avg name whose split was scored: " + ", ".join(f"{of} pairs" for of in SICK_SPLITS.values())
+    splits = f"SICK-R and Avg name whose split was scored: {', '.join(f'{of} pairs' for of in SICK_SPLITS.values())}. "
+    sick = splits if any(key.startswith("SICK-R") for key in columns) else ""
     about = "Avg is the mean of the seven test sets, each rounded to two decimals first" if headline in AVERAGES else (
-        "no test average: not all seven test sets were scored")  # fmt: skip
-    yield Table(f"Spearman x 100. {sick}. {about}.", ["", "n", *columns.values()], rows)
+        "No average: not all seven test sets were scored")  # fmt: skip
+    yield Table(f"Spearman x 100. {sick}{about}.", ["", "n", *columns.values()], rows)
     for key, title in columns.items():
         hashes = {run.sets[k]["sha256"] for run in [*study.runs, *study.others.values()]
                   if (k := key.removesuffix(SPEARMAN)) in run.sets}  # fmt: skip
@@ -166,6 +167,8 @@ def seed_spread(study: Study) -> Iterator[Part]:
     drawn = [key for key in scored if key not in AVERAGES or key == scored[0]]  # one average, of the split of papers
     if not drawn:
         raise NoData("no run holds a dev score or the average of the seven test sets")
+    if all(len(group.runs) == 1 for group in study.groups):
+        yield Finding("Every group is of one seed: of no score is the spread known.")
     for key in drawn:
         found = [s for g in study.groups if (s := g.summary(key)) and s.sd is not None]
         if found:
@@ -427,11 +430,12 @@ def _plain(value: float | Summary | None, digits: int = 2) -> str:
 
 
 def _several(values: Any) -> str:
-    """The one value of several runs, the range of numbers, or all that there are."""
-    found = list(dict.fromkeys(values))
-    if len(found) > 1 and all(re.fullmatch(r"[\d,.]+", value) for value in found):
-        ordered = sorted(found, key=lambda value: float(value.replace(",", "")))
-        return f"{ordered[0]} to {ordered[-1]}"
+    """The one value of several runs, the range of numbers and times, or all that there are."""
+    found = sorted(set(values))
+    if len(found) > 1 and all(re.fullmatch(r"[\d,.]+|20\d\d-[\d-]+T.*", value) for value in found):
+        if "T" not in "".join(found):
+            found.sort(key=lambda value: float(value.replace(",", "")))
+        return f"{found[0]} to {found[-1]}"
     return "; ".join(found)
 
 
