@@ -325,7 +325,13 @@ def test_text_of_the_records_stays_text(tmp_path):
 
 def test_no_path_of_the_machine_and_no_training_text(runs):
     (runs / "killed").mkdir()
+    record = json.loads((runs / "wide-seed1/run.json").read_text())
+    record |= {"notes": ["the encoder /home/somebody/models/mine"], "alarms": ["resumed from ../far/away/checkpoint-3"]}
+    record["model"]["name_or_path"] = record["settings"]["eval_file"] = "/home/somebody/models/mine"
+    record["data"]["source"] = "/home/somebody/texts/wiki.txt"
+    (runs / "wide-seed1/run.json").write_text(json.dumps(record))
     for text in write(runs)[:2]:
+        assert "far/away" not in text and "the encoder mine" in text
         assert "/home/" not in text and str(runs.parent) not in text and "A sentence of the corpus" not in text
         assert "wiki.txt" in text
 
