@@ -260,7 +260,7 @@ def read_run(folder: Path, name: str) -> Run:
         sets=results.metadata["data"],
         budget=steps * batch * record.world_size,
         facts=facts,
-        loss_settings=frozenset(record.loss) - {"temperature"},
+        loss_settings=frozenset({*record.loss, "reference"} - {"temperature"}),
         text_sha256="" if data.get("fraction") or data.get("max_samples") else str(data.get("sha256")),
         notes=(*map(str, record.notes), *(f"ALARM {alarm}" for alarm in record.alarms)),
     )

@@ -37,6 +37,7 @@ def made_run(
         loss={"name": loss, "temperature": 0.05, "formula": "", "paper": "", "citation": ""} | own,
         model={"name_or_path": name, "base_model": name, "pooler": settings.get("pooler", "cls"),
                "projection": "training", "dropout": {"hidden": 0.1, "attention": 0.1}, "augmentation": ["dropout"],
+               "reference": {"name_or_path": "teacher"} if loss == "dclr" else None,
                "weights_sha256": f"weights of {folder.name}"},
         data={"source": "wiki.txt", "lines_read": 28_503, "kept": kept, "samples": ["A sentence of the corpus."],
               "sha256": f"text{seed if kept < 28_503 else ''}", "max_samples": kept if kept < 28_503 else None},

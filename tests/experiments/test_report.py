@@ -326,7 +326,10 @@ def test_text_of_the_records_stays_text(tmp_path):
 def test_no_path_of_the_machine_and_no_training_text(runs):
     (runs / "killed").mkdir()
     record = json.loads((runs / "wide-seed1/run.json").read_text())
-    record |= {"notes": ["the encoder /home/somebody/models/mine"], "alarms": ["resumed from ../far/away/checkpoint-3"]}
+    record |= {
+        "notes": ["the encoder /home/somebody/models/mine"],
+        "alarms": ["resumed from ../far/away/checkpoint-3"],
+    }
     record["model"]["name_or_path"] = record["settings"]["eval_file"] = "/home/somebody/models/mine"
     record["data"]["source"] = "/home/somebody/texts/wiki.txt"
     (runs / "wide-seed1/run.json").write_text(json.dumps(record))
