@@ -49,6 +49,7 @@ def test_views_differ_by_dropout_alone(tmp_path):
     model.eval()
     noisy = measure_views(model, TEXTS, collate, cpu)
     assert not model.training and noisy["measured_views/alignment"] > 1e-4
+    torch.rand(1)
     assert noisy == measure_views(model, TEXTS, collate, cpu)  # whatever was drawn in between
     model = load_model(str(tmp_path), "mean", dropout=0.0)
     still = measure_views(model, TEXTS, collate, cpu)
