@@ -38,7 +38,7 @@ def made_run(
         model={"name_or_path": name, "base_model": name, "pooler": settings.get("pooler", "cls"),
                "projection": "training", "dropout": {"hidden": 0.1, "attention": 0.1}, "augmentation": ["dropout"],
                "reference": {"name_or_path": "teacher"} if loss == "dclr" else None,
-               "weights_sha256": f"weights of {folder.name}"},
+               "weights_sha256": folder.name.encode().hex()},
         data={"source": "wiki.txt", "lines_read": 28_503, "kept": kept, "samples": ["A sentence of the corpus."],
               "sha256": f"text{seed if kept < 28_503 else ''}", "max_samples": kept if kept < 28_503 else None},
         seed=seed,
@@ -52,7 +52,7 @@ def made_run(
         baseline={f"{DEV}/all/spearman": 79.0, f"{DEV}/alignment": 0.1, f"{DEV}/uniformity": -2.0},
         notes=["a note"],
     ).save(folder)  # fmt: skip
-    write_results(folder, scores, f"weights of {folder.name}", counts)
+    write_results(folder, scores, folder.name.encode().hex(), counts)
     return folder
 
 
