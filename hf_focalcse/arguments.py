@@ -139,6 +139,13 @@ class DevArguments:
     sts_dir: str | None = field(
         default=None, metadata={"help": "Folder with the STS sets as .tsv, or SentEval's data/downstream."}
     )
+    measure_steps: int | None = field(
+        default=None,
+        metadata={
+            "help": "Log alignment and uniformity every so many steps: of a fixed sample of the dev pairs or, without "
+            "a dev set, of two views of training sentences."
+        },
+    )
 
 
 @dataclass
@@ -563,6 +570,28 @@ def parse_table(argv: list[str], script: str = "focalcse table") -> TableArgumen
         help="whose SICK-R pairs; SentEval's 4,927, which papers print, unless no result has them",
     )
     return TableArguments(**vars(parser.parse(argv)))
+
+
+@dataclass
+class ReportArguments:
+    """Arguments of ``focalcse report``."""
+
+    folders: list[str]
+    output_dir: str | None = None
+    compare: list[str] | None = None
+
+
+def parse_report(argv: list[str], script: str = "focalcse report") -> ReportArguments:
+    """Flags of the report -> `ReportArguments`; raises as `parse` does."""
+    parser = _Parser([], prog=script, allow_abbrev=False, description="Tables and figures of many runs as one page.")
+    parser.add_argument("folders", nargs="+", help="output folders of training runs, or folders above them")
+    parser.add_argument(
+        "--output_dir", default=argparse.SUPPRESS, help="folder for report.html and report.md; default: FOLDER/report"
+    )
+    parser.add_argument(
+        "--compare", nargs="+", default=argparse.SUPPRESS, help="what focalcse compare --json wrote, for its sentences"
+    )
+    return ReportArguments(**vars(parser.parse(argv)))
 
 
 def parse_export(argv: list[str], script: str = "focalcse export") -> ExportArguments:

@@ -316,6 +316,7 @@ def make_trainer(
             mask_duplicates=settings.loss.mask_duplicates,
             negatives=settings.distributed.negatives,
             allow_resume_mismatch=settings.distributed.allow_resume_mismatch,
+            measure_steps=settings.dev.measure_steps,
             reference=prepare_reference(settings, loss),
         )
     except UserError:

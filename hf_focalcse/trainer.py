@@ -28,6 +28,7 @@ from .engines import check_engine, check_wrapper, engine_of
 from .errors import UserError, suggest
 from .evaluation import evaluate_sts
 from .losses import ContrastiveLoss, missing_reference
+from .measuring import Measuring, measure_pairs, measure_views
 from .modeling import HEAD_FILE
 from .pairs import describe_pairs, gather_rows, make_pairs, reference_losses
 from .publishing.card import write_card
@@ -58,6 +59,7 @@ class FocalCSETrainer(Trainer):
         reference: a frozen encoder of `load_model` for the losses that compare with one.
         negatives: "global", those of all processes, or "local".
         allow_resume_mismatch: resume from a checkpoint of a run that differs from this one.
+        measure_steps: log alignment and uniformity of a fixed sample every so many steps.
 
     Raises:
         UserError: a reference is missing or not used, every dropout rate is 0 (both views would be equal) and there is
@@ -84,6 +86,7 @@ class FocalCSETrainer(Trainer):
         reference: Any = None,
         negatives: str = "global",
         allow_resume_mismatch: bool = False,
+        measure_steps: int | None = None,
         **kwargs: Any,
     ):
         self.loss = loss
@@ -118,6 +121,7 @@ class FocalCSETrainer(Trainer):
         choose_by_dev(args, self.dev)
         tokenizer = processing_class or model.tokenizer
         collator = kwargs.pop("data_collator", None) or ViewCollator(tokenizer, max_seq_length)
+        self._collate_views = collator
         super().__init__(
             model=model,
             args=args,
@@ -133,6 +137,8 @@ class FocalCSETrainer(Trainer):
         self.stop_signals = StopSignals()
         self.add_callback(_StartOfTraining(self))
         self.add_callback(self.stop_signals)
+        if measure_steps is not None:
+            self.add_callback(Measuring(measure_steps, self.measure, self.log))
 
     # ---- the step
 
@@ -254,12 +260,21 @@ class FocalCSETrainer(Trainer):
 
     def score(self) -> dict[str, float]:
         """Scores of the dev tasks by the same code path as ``run_eval.py``; several ranks share the sentences."""
+        progress = self.is_world_process_zero() and not self.args.disable_tqdm
+        return evaluate_sts(SimpleNamespace(encode=self._encode), self.dev, progress=progress).scores
+
+    def measure(self) -> dict[str, float]:
+        """Alignment and uniformity of a fixed sample of the first dev task or, without one, of training text."""
+        if self.dev:
+            return measure_pairs(self.dev[0], self._encode)
+        model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        return measure_views(model, self.train_dataset, self._collate_views, self.args.device)
+
+    def _encode(self, texts: list[str]) -> np.ndarray:
+        """N sentences -> (N, D), as they will be embedded."""
         encoder = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
         encode = partial(encoder.encode, batch_size=self.args.per_device_eval_batch_size)
-        if self.args.world_size > 1:
-            encode = partial(self._encode_shared, encode)
-        progress = self.is_world_process_zero() and not self.args.disable_tqdm
-        return evaluate_sts(SimpleNamespace(encode=encode), self.dev, progress=progress).scores
+        return encode(texts) if self.args.world_size == 1 else self._encode_shared(encode, texts)
 
     def _encode_shared(self, encode: Callable[[list[str]], np.ndarray], texts: list[str]) -> np.ndarray:
         """N sentences -> (N, D), every W-th by this rank, the same bits on all.

@@ -39,6 +39,7 @@ ALLOWED = {
     "evaluation": {"evaluation.evaluate", "evaluation.tasks"},
     # level 2
     "stopping": {"pairs"},
+    "measuring": {"evaluation.metrics"},
     "publishing.merge": set(),
     "publishing.hub": {"publishing.merge"},
     "publishing.plots": {"evaluation", "record"},
@@ -47,9 +48,14 @@ ALLOWED = {
     | {f"publishing.{name}" for name in ("card", "merge", "plots")},
     # level 3: the trainer publishes what it trained, since Trainer.push_to_hub would send the training folder
     "trainer": {"checkpoints", "data", "engines", "evaluation", "losses", "modeling", "pairs", "record", "reference"}
-    | {"stopping", "training_args"}
+    | {"measuring", "stopping", "training_args"}
     | {f"publishing.{name}" for name in ("card", "export", "hub")},
     "publishing.publish": {"arguments", "evaluation", "quickstart", "record", "publishing.export", "publishing.hub"},
+    "experiments.groups": {"evaluation", "evaluation.evaluate", "evaluation.table", "evaluation.tasks", "record"},
+    "experiments.figures": {"experiments.groups"},
+    "experiments.page": set(),
+    "experiments.report": {"arguments", "evaluation.evaluate", "record"}
+    | {f"experiments.{name}" for name in ("figures", "groups", "page")},
     # top
     "jobs": {"arguments", "augment", "checkpoints", "data", "engines", "evaluation", "losses", "modeling"}
     | {"quickstart", "record", "trainer"}

@@ -32,7 +32,16 @@ def dev(tmp_path):
 
 
 def make_trainer(
-    folder, family="bert", loss="focal", dev=None, model=None, dropout=0.1, texts=TEXTS, reference=None, **arguments
+    folder,
+    family="bert",
+    loss="focal",
+    dev=None,
+    model=None,
+    dropout=0.1,
+    texts=TEXTS,
+    reference=None,
+    measure_steps=None,
+    **arguments,
 ):
     model = model or load_model(str(save_tiny(folder / "base", family)), "cls", dropout=dropout)
     defaults = {
@@ -48,7 +57,13 @@ def make_trainer(
         defaults |= {"eval_steps": 2, "save_steps": 2, "metric_for_best_model": f"{dev[0].key}/all/spearman"}
     args = FocalCSETrainingArguments(output_dir=str(folder / "out"), **(defaults | arguments))
     return FocalCSETrainer(
-        model, args, build_loss(loss) if isinstance(loss, str) else loss, texts, dev, reference=reference
+        model,
+        args,
+        build_loss(loss) if isinstance(loss, str) else loss,
+        texts,
+        dev,
+        reference=reference,
+        measure_steps=measure_steps,
     )
 
 

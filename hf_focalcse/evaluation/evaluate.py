@@ -246,7 +246,8 @@ def _correlations(task: PairSet, cosines: np.ndarray, metric: Any) -> dict[str, 
 def _spread(task: PairSet, vectors: np.ndarray, first: np.ndarray, second: np.ndarray) -> dict[str, Any]:
     """How cosines lie: of random sentences of the set, and of its pairs in the lowest and highest fifth of the scale.
 
-    Counts of each in bins of 0.05 from -1 to 1, and quantiles of the random pairs.
+    Counts of each in bins of 0.05 from -1 to 1, and quantiles of the random pairs; of STS-B, rated 0 to 5, also
+    the counts of each band of the scale.
     """
     rows = np.unique(np.concatenate([first, second]))
     one, other = np.random.default_rng(0).choice(rows, (2, RANDOM_PAIRS))
@@ -255,9 +256,16 @@ def _spread(task: PairSet, vectors: np.ndarray, first: np.ndarray, second: np.nd
     low, high = np.quantile(task.scores, [0.2, 0.8])
     labelled = cosine(vectors[first], vectors[second])
     values |= {"lowest fifth": labelled[task.scores <= low], "highest fifth": labelled[task.scores >= high]}
-    counts = {name: np.histogram(np.clip(of, -1, 1), BINS)[0].tolist() for name, of in values.items()}
     quantiles = {f"{q:g}": round(float(np.quantile(values["random"], q)), 4) for q in QUANTILES}
-    return {"random_pairs": int(apart.sum()), "quantiles": quantiles, "counts": counts}
+    found = {"random_pairs": int(apart.sum()), "quantiles": quantiles, "counts": _counts(values)}
+    if task.aligned_above is not None:
+        band = np.clip(task.scores.astype(int), 0, 4)  # a score of 5 is in the last one
+        found["bands"] = _counts({f"{low}-{low + 1}": labelled[band == low] for low in range(5)})
+    return found
+
+
+def _counts(values: Mapping[str, np.ndarray]) -> dict[str, list[int]]:
+    return {name: np.histogram(np.clip(of, -1, 1), BINS)[0].tolist() for name, of in values.items()}
 
 
 def _test_sets(sick: str) -> list[str]:
