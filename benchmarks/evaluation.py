@@ -3,7 +3,7 @@
 python -m benchmarks.evaluation --sts_dir STS --fraction 0.1 --turns 7 --json evaluation.json
 python -m benchmarks.evaluation --sts_dir STS --turns 1 --warm_up 0 --bf16
 
-Ours is `evaluate_sts`: each distinct sentence once over all sets, sorted by tokens, every score that it gives. The peer
+Ours is `evaluate_sts`: each distinct sentence once over all sets, sorted by tokens, with all its scores. The peer
 encodes column by column of each set in batches of 128 with sentence-transformers, as mteb does, and correlates:
 `--peer mteb` runs that package's own tasks on the same pairs (it must be installed), `--peer plain` a loop without it.
 --fraction takes the first pairs of each set: less of what occurs twice, so its ratio is lower than that of whole sets.
@@ -115,11 +115,8 @@ def main() -> None:
     measured = interleave({name: contender(name) for name in runs}, options.turns, options.warm_up)
     rows = measured.summary(OURS)
     print(table(f"{len(tasks)} sets, {sum(len(task.pairs) for task in tasks):,} pairs", rows, OURS))
-    apart = {
-        name: max(abs(found[key] - scores[OURS][key]) for key in found)
-        for name, found in scores.items()
-        if name != OURS
-    }
+    others = {name: found for name, found in scores.items() if name != OURS}
+    apart = {name: max(abs(found[key] - scores[OURS][key]) for key in found) for name, found in others.items()}
     for name, most in apart.items():
         limit = BF16_EQUAL if name == OURS_BF16 else SCORES_EQUAL
         print(f"largest difference of a score, {name}: {most:.4f} (at most {limit}: {most <= limit})")

@@ -273,7 +273,7 @@ class FocalCLMixin(_Base):
             for start in range(0, len(texts), TOKENISED_TOGETHER):
                 window = order[start : start + TOKENISED_TOGETHER]
                 ids = self.tokenizer([texts[i] for i in window], truncation=True, max_length=limit)["input_ids"]
-                # By tokens, not by characters: sorted by those, a batch of STS sentences is padded to 1.4 times itself.
+                # Sorted by characters alone, batches of STS sentences would be padded to 1.4 times their tokens.
                 by_length = np.argsort([-len(row) for row in ids], kind="stable")
                 for first in range(0, len(window), batch_size):
                     rows = by_length[first : first + batch_size]
