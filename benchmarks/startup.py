@@ -41,7 +41,7 @@ def make_file(source: Path, target: Path, count: int) -> None:
 
 
 def model_alone(options: argparse.Namespace, mark: Callable[[str], None]) -> None:
-    from hf_focalcse import load_model
+    from hf_focalcse import FocalCSETrainer, load_model  # noqa: F401  the same imports as ours
     from hf_focalcse.quickstart import encoder_path
 
     mark("imports")
