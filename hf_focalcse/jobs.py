@@ -454,9 +454,9 @@ def describe_end(record: RunRecord, folder: Path) -> str:
 
 
 def as_encoder(
-    model: Any, batch_size: int, name: str, weights: str | None, max_length: int | None = None
+    model: Any, batch_size: int, name: str, weights: str | None, max_length: int | None = None, bf16: bool = False
 ) -> tuple[Any, dict[str, Any]]:
-    """(what evaluation encodes with, what results.json says of it)."""
+    """(what evaluation encodes with, what results.json says of it); its precision only where it is not float32."""
     limit = min(max_length or model.max_length(), model.max_length())
     identity = {
         "name_or_path": name,
@@ -464,8 +464,9 @@ def as_encoder(
         "projection": model.projection_use,
         "max_length": limit,
         "weights_sha256": weights,
-    }
-    return SimpleNamespace(encode=partial(model.encode, batch_size=batch_size, max_length=limit)), identity
+    } | ({"precision": "bfloat16"} if bf16 else {})
+    encode = partial(model.encode, batch_size=batch_size, max_length=limit, bf16=bf16)
+    return SimpleNamespace(encode=encode), identity
 
 
 def evaluate(args: EvalArguments) -> None:
@@ -535,7 +536,8 @@ def open_encoder(args: EvalArguments, path: str, device: Any) -> tuple[Any, dict
     require_projection(model, str(args.model_name_or_path))
     weights = weights_file(path, args.model_revision)
     sha256 = file_sha256(weights) if weights else None
-    return as_encoder(model.to(device), args.batch_size, str(args.model_name_or_path), sha256, args.max_seq_length)
+    name = str(args.model_name_or_path)
+    return as_encoder(model.to(device), args.batch_size, name, sha256, args.max_seq_length, args.bf16)
 
 
 def open_word_vectors(path: str, tasks: list[Any]) -> tuple[WordVectors, dict[str, Any]]:
@@ -600,8 +602,8 @@ def check_evaluation(args: EvalArguments) -> None:
     if args.whiten_dim is not None and args.whiten is None:
         raise UserError(f"--whiten_dim is {args.whiten_dim}, but nothing is whitened; add --whiten target or FILE")
     if args.word_vectors is not None:
-        for name in ("model_name_or_path", "model_revision", "pooler", "max_seq_length", "device"):
-            if getattr(args, name) is not None:
+        for name in ("model_name_or_path", "model_revision", "pooler", "max_seq_length", "device", "bf16"):
+            if getattr(args, name) not in (None, False):
                 raise UserError(f"--word_vectors are judged in place of an encoder; leave --{name} out")
     if args.eval_file and (args.sts_dir or args.tasks or args.splits != "test"):
         raise UserError(
@@ -642,12 +644,14 @@ def results_folder(args: EvalArguments, pooler: str) -> Path:
     if args.output_dir is not None:
         return Path(args.output_dir)
     name = str(args.word_vectors or args.model_name_or_path).rstrip("/")
-    if Path(name).is_dir() and args.pooler is None and args.max_seq_length is None and args.whiten is None:
+    as_it_embeds = args.pooler is None and args.max_seq_length is None and args.whiten is None and not args.bf16
+    if Path(name).is_dir() and as_it_embeds:
         return Path(name)
     stem = Path(name).name if Path(name).exists() else name.replace("/", "--")
     whitened = "" if args.whiten is None else f"-whitened-{Path(args.whiten).stem}{args.whiten_dim or ''}"
     length = "" if args.max_seq_length is None else f"-{args.max_seq_length}"
-    return Path("results") / f"{stem}-{pooler.replace(' ', '-')}{length}{whitened}"
+    precision = "-bf16" if args.bf16 else ""
+    return Path("results") / f"{stem}-{pooler.replace(' ', '-')}{length}{whitened}{precision}"
 
 
 def _silence(*_: Any) -> None:

@@ -17,6 +17,7 @@ ALLOWED = {
     "record": set(),
     "quickstart": {"record"},
     "checkpoints": {"record"},
+    "devcost": set(),
     "engines": set(),
     "losses.base": set(),
     "evaluation.metrics": set(),
@@ -47,8 +48,8 @@ ALLOWED = {
     "publishing.export": {"evaluation", "modeling", "poolers", "record"}
     | {f"publishing.{name}" for name in ("card", "merge", "plots")},
     # level 3: the trainer publishes what it trained, since Trainer.push_to_hub would send the training folder
-    "trainer": {"checkpoints", "data", "engines", "evaluation", "losses", "modeling", "pairs", "record", "reference"}
-    | {"measuring", "stopping", "training_args"}
+    "trainer": {"checkpoints", "data", "devcost", "engines", "evaluation", "losses", "modeling", "pairs", "record"}
+    | {"measuring", "reference", "stopping", "training_args"}
     | {f"publishing.{name}" for name in ("card", "export", "hub")},
     "publishing.publish": {"arguments", "evaluation", "quickstart", "record", "publishing.export", "publishing.hub"},
     "experiments.groups": {"evaluation", "evaluation.evaluate", "evaluation.table", "evaluation.tasks", "record"},

@@ -237,6 +237,7 @@ MISTAKES = [
      "--whiten_dim is 99; this encoder's vectors have 16 numbers"),
     ("eval", "--word_vectors nowhere.txt --eval_file graded.tsv", "no such file: nowhere.txt"),
     ("eval", "--word_vectors words.tsv --pooler mean --eval_file graded.tsv", "leave --pooler out"),
+    ("eval", "--word_vectors words.tsv --bf16 --eval_file graded.tsv", "leave --bf16 out"),
     ("table", "nowhere", "no such file: nowhere"),
     ("table", "", "the following arguments are required: results"),
     ("eval", "--model_name_or_path tiny --poler mean", "no flag --poler, did you mean '--pooler'"),

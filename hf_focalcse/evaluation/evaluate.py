@@ -22,10 +22,10 @@ from hf_focalcse.evaluation.tasks import STS_TASKS, PairSet
 
 FORMAT = 1
 PROTOCOL = "sts-1: cosine, Spearman x 100, no regressor; all: the pairs concatenated; mean, wmean: of the subsets"
-IDENTITY = ("weights_sha256", "pooler", "projection", "max_length", "whitening")
+IDENTITY = ("weights_sha256", "pooler", "projection", "max_length", "whitening", "precision")
 SICK_SPLITS = {"mteb": "MTEB (9,927)", "senteval": "SentEval (4,927)"}
 PACKAGES = ("hf_focalcse", "torch", "transformers", "datasets", "evaluate", "scipy", "numpy")
-BLOCK = 1024  # sentences between two movements of the progress bar
+BLOCK = 4096  # sentences between two movements of the progress bar: enough to batch those of equal length
 RANDOM_PAIRS = 20_000
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
 BINS = np.linspace(-1, 1, 41)

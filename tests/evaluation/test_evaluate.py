@@ -231,7 +231,8 @@ def test_merge_keeps_older_sets_of_the_same_model():
 
 
 @pytest.mark.parametrize("key, value", [("weights_sha256", "cd"), ("pooler", "mean"), ("projection", True),
-                                        ("max_length", 64), ("weights_sha256", None)])  # fmt: skip
+                                        ("max_length", 64), ("weights_sha256", None),
+                                        ("precision", "bfloat16")])  # fmt: skip
 def test_merge_drops_scores_of_another_model(key, value):
     older, newer = run(*seven()[:1], model=MODEL | {key: value}), run(STS, model=MODEL)
     assert newer.merge(older) == newer
