@@ -233,7 +233,8 @@ class EvalArguments:
         },
     )
     tasks: list[str] | None = field(
-        default=None, metadata={"help": "STS12 STS13 STS14 STS15 STS16 STSBenchmark SICK-R; default: all seven."}
+        default=None,
+        metadata={"help": "STS12 STS13 STS14 STS15 STS16 STSBenchmark SICK-R, and rerank; default: all seven STS."},
     )
     splits: str = field(default="test", metadata={"help": "test, or dev: STS-B dev and SICK trial."})
     sts_dir: str | None = field(
@@ -245,6 +246,23 @@ class EvalArguments:
     )
     eval_file: str | None = field(
         default=None, metadata={"help": "Labelled pairs (columns sentence1, sentence2, score) to judge on instead."}
+    )
+    rerank_file: str | None = field(
+        default=None,
+        metadata={
+            "help": "For --tasks rerank: a table (qid, label, query, candidate; also split, cid, ir_rank) or the folder "
+            "of AskUbuntu's text_tokenized.txt(.gz), dev.txt, test.txt. Default: MTEB's AskUbuntu from the Hub."
+        },
+    )
+    rerank_split: list[str] | None = field(
+        default=None, metadata={"help": "Its splits to rank, such as dev2016, or dev. Default: all that it has."}
+    )
+    rerank_scorer: str | None = field(
+        default=None,
+        metadata={
+            "help": "Whose rules: official (SemEval task 3; default for a table) or sbert (sentence-transformers and "
+            "MTEB 1; default for AskUbuntu)."
+        },
     )
     output_dir: str | None = field(
         default=None,

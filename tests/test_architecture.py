@@ -35,7 +35,9 @@ ALLOWED = {
     "evaluation.whitening": set(),
     "evaluation.word_vectors": set(),
     "evaluation.table": {"evaluation.evaluate", "evaluation.tasks"},
-    "evaluation": {"evaluation.evaluate", "evaluation.tasks"},
+    "evaluation.rerank_sets": {"evaluation.tasks"},
+    "evaluation.rerank": {f"evaluation.{name}" for name in ("evaluate", "metrics", "rerank_sets")},
+    "evaluation": {f"evaluation.{name}" for name in ("evaluate", "rerank", "rerank_sets", "tasks")},
     # level 2
     "stopping": {"pairs"},
     "publishing.merge": set(),
