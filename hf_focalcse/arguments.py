@@ -250,8 +250,8 @@ class EvalArguments:
     rerank_file: str | None = field(
         default=None,
         metadata={
-            "help": "For --tasks rerank: a table (qid, label, query, candidate; also split, cid, ir_rank) or the folder "
-            "of AskUbuntu's text_tokenized.txt(.gz), dev.txt, test.txt. Default: MTEB's AskUbuntu from the Hub."
+            "help": "For --tasks rerank: a table (qid, label, query, candidate; also split, cid, ir_rank) or the "
+            "folder of AskUbuntu's text_tokenized.txt(.gz), dev.txt, test.txt. Default: MTEB's AskUbuntu from the Hub."
         },
     )
     rerank_split: list[str] | None = field(

@@ -6,6 +6,13 @@ from hf_focalcse.evaluation.rerank_sets import RerankSet, load_rerank
 from hf_focalcse.evaluation.tasks import STS_TASKS, PairSet, load_tasks, read_pairs
 
 __all__ = [
-    *("STS_TASKS", "PairSet", "RerankSet", "Results"),
-    *("evaluate_rerank", "evaluate_sts", "load_rerank", "load_tasks", "read_pairs"),
+    "STS_TASKS",
+    "PairSet",
+    "RerankSet",
+    "Results",
+    "evaluate_rerank",
+    "evaluate_sts",
+    "load_rerank",
+    "load_tasks",
+    "read_pairs",
 ]

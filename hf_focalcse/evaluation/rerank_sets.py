@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,8 +22,8 @@ PUBLISHED = {"semeval_cqa_b/dev2016": 500, "semeval_cqa_b/train2016p2": 670}  # 
 class Scorer(NamedTuple):
     """How an official scorer ranks, and what it makes of a query that has nothing to find.
 
-    tied: see `average_precision`; "together": positives first in the reciprocal rank. map_depth, mrr_depth: ranks that are looked at. unanswerable: whether queries without
-    positives, or with nothing else, count (as 0, and as 1).
+    tied: see `average_precision`; "together": positives first in the reciprocal rank. map_depth, mrr_depth: ranks that
+    are looked at. unanswerable: whether queries without positives, or with nothing else, count (as 0, and as 1).
     """
 
     tied: str
@@ -123,6 +123,7 @@ def load_rerank(
     """
     if scorer is not None and scorer not in SCORERS:
         raise UserError(f"--rerank_scorer is {scorer!r}{suggest(scorer, SCORERS)}; it must be {' or '.join(SCORERS)}")
+    read: Callable[[Path, str, str], RerankSet]
     if source is None or str(source) == HUB_ID:
         there, read = ["test"], _read_hub
     elif Path(source).is_dir():
@@ -192,7 +193,7 @@ def _choose(sets: list[RerankSet], splits: Sequence[str] | None, source: str) ->
     return [there[split] for split in dict.fromkeys(splits or there)]
 
 
-# ---------------------------------------------------------------- AskUbuntu: text_tokenized.txt(.gz), dev.txt, test.txt
+# ---------------------------------------------------------------- AskUbuntu: text_tokenized.txt, dev.txt, test.txt
 
 
 def _read_askubuntu(folder: Path, split: str, scorer: str) -> RerankSet:
