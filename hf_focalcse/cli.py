@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 
 from . import arguments
 from .errors import STOPPED, Stopped, UserError, suggest
 
-COMMANDS = {  # name -> (parser in arguments.py, job in jobs.py, what it does)
+COMMANDS = {  # name -> (parser in arguments.py, job in jobs.py or as module:job, what it does)
     "train": ("parse", "train", "train a sentence encoder without labels (run_unsup.py)"),
     "eval": ("parse_eval", "evaluate", "judge a sentence encoder on the STS tasks (run_eval.py)"),
     "table": ("parse_table", "table", "print a table from many results.json"),
+    "inspect": ("parse_inspect", "experiments.hard_negatives:inspect", "show hard and false negatives: MODEL FILE"),
     "export": ("parse_export", "export_folder", "write the folder that others load: FOLDER"),
     "push": ("parse_push", "push_folder", "publish a trained model on the Hub: FOLDER org/name"),
 }
@@ -44,9 +46,9 @@ def run(command: str, argv: list[str] | None = None, script: str | None = None) 
         settings = getattr(arguments, parser)(
             sys.argv[1:] if argv is None else argv, script or os.path.basename(sys.argv[0])
         )
-        from . import jobs  # takes seconds; --help has answered by now
-
-        getattr(jobs, job)(settings)
+        module, _, name = job.rpartition(":")
+        # takes seconds; --help has answered by now
+        getattr(importlib.import_module(f".{module or 'jobs'}", __package__), name)(settings)
     except UserError as error:
         _fail(str(error))
     except Stopped as stop:

@@ -56,7 +56,9 @@ ALLOWED = {
     | {"quickstart", "record", "trainer"}
     | {"evaluation.table", "evaluation.whitening", "evaluation.word_vectors"}
     | {f"publishing.{name}" for name in ("card", "export", "hub", "plots", "publish")},
-    "cli": {"arguments", "jobs"},
+    "experiments.hard_negatives": {"arguments", "data", "jobs", "losses", "losses.base", "modeling", "pairs"}
+    | {"quickstart", "reference"},
+    "cli": {"arguments"},
     "__main__": {"cli"},
 }  # fmt: skip
 FORBIDDEN = {"losses": {"torch.distributed", "transformers"}, "evaluation": {"transformers", "torch"}}
