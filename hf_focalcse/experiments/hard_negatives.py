@@ -31,7 +31,9 @@ from ..modeling import load_model, require_projection
 from ..pairs import make_pairs
 from ..reference import PREFIX, FrozenReference
 
+ROUNDING = 1e-5  # of two cosines that are the same by definition
 BLOCK = 2048  # rows of the whole file that meet as many others at a time
+HEAD = f"{'cosine':>8}{'reference':>11}{'InfoNCE':>11}{'focal':>11}{'ratio':>9}{'moved':>9}  lines"
 KINDS = {  # kind -> (title, what it is sorted by)
     "hardest": ("Hardest in-batch negatives", "cosine"),
     "upweighted": ("Negatives that focal moves most of an anchor's push to", "share_gain"),
@@ -104,7 +106,7 @@ class Findings:
                 cells += [_cell(row[name], 11, ".2e") for name in ("weight_infonce", "weight_focal")]
                 cells += [_cell(row["ratio"], 9, ".2f"), _cell(row["share_gain"], 9, "+.1%")]
                 cells += [f"  {row['lines'][0]}, {row['lines'][1]}"]
-                masked = "" if row["negative"] else "  (masked: equal texts are no negatives)"
+                masked = "" if row["negative"] else "  (equal: masked)"
                 lines += ["".join(cells) + masked, *(f"      {_shown(text)}" for text in row["texts"])]
             blocks.append(lines if rows else [f"{lines[0]}: none"])
         return "\n\n".join("\n".join(block) for block in blocks)
@@ -186,7 +188,7 @@ def prepare_encoder(args: InspectArguments) -> Any:
     if args.dropout_views:
         if not any(model.dropout_rates().values()):
             raise UserError("--dropout_views: every dropout rate of this encoder is 0, so both views would be equal")
-        if model.projection_use != "none" and model.projection_is_random:
+        if model.projection_use != "none" and "loss" not in recorded:
             raise UserError(
                 f"--dropout_views: training would draw the projection of {args.model_name_or_path} anew, so there is "
                 "nothing to look at yet; give --pooler cls_before_pooler or mean, or a trained folder"
@@ -303,9 +305,9 @@ class Batch:
         return {
             "negatives": negative.sum(),
             "hard": self.hard.sum(),
-            "more": (self.of["ratio"][negative] > 1).sum(),
-            "infonce": self.of["weight_infonce"][negative].sum(),
-            "focal": self.of["weight_focal"][negative].sum(),
+            "more": (self.of["share_gain"][negative] > 0).sum(),
+            "infonce": np.abs(self.of["weight_infonce"][negative]).sum(),
+            "focal": np.abs(self.of["weight_focal"][negative]).sum(),
             "infonce_hard": self.of["weight_infonce"][self.hard].sum(),
             "focal_hard": self.of["weight_focal"][self.hard].sum(),
             "positive": np.diag(cosines).mean(),
@@ -333,7 +335,10 @@ class Batch:
         keep = np.argsort(-best, kind="stable")[:top]
         made = []
         for i, j in zip(first[keep].tolist(), second[keep].tolist(), strict=True):
-            made.append(self._row(*((j, i) if by[j, i] > by[i, j] else (i, j))))
+            more = by[j, i] - by[i, j]
+            if abs(more) < ROUNDING:  # a cosine of equal views: as the anchor that focal pushes harder
+                more = self.of["weight_focal"][j, i] - self.of["weight_focal"][i, j]
+            made.append(self._row(*((j, i) if more > 0 else (i, j))))
         return made
 
     def _row(self, i: int, j: int) -> dict[str, Any]:
@@ -403,7 +408,7 @@ def neighbours(
 def summarise(
     totals: dict[str, float], rows: dict[str, list[dict[str, Any]]], count: int, args: InspectArguments
 ) -> dict[str, float]:
-    """Shares from 0 to 1, counts a batch, and how many times InfoNCE's push focal's is."""
+    """Shares from 0 to 1, counts a batch, and how many times InfoNCE's push (|d loss / d cosine|) focal's is."""
     negatives, pairs = max(totals["negatives"], 1), count * args.batch_size * (args.batch_size - 1) / 2
     twins = rows["near_duplicate"]
     summary = {
@@ -415,7 +420,10 @@ def summarise(
         "hard_negatives_per_batch": totals["hard"] / count,
         "upweighted_share": totals["more"] / negatives,
         "push_ratio": totals["focal"] / totals["infonce"] if totals["infonce"] else 0.0,
-        "push_ratio_hard": totals["focal_hard"] / totals["infonce_hard"] if totals["infonce_hard"] else 0.0,
+        **{
+            f"hard_push_share_{loss}": totals[f"{loss}_hard"] / totals[loss] if totals[loss] else 0.0
+            for loss in ("infonce", "focal")
+        },
         "near_duplicate_pairs_per_batch": len(twins) / count,
         "masked_pairs_per_batch": sum(not row["negative"] for row in twins) / count,
         "suspect_pairs_per_batch": len(rows["false_negative"]) / count,
@@ -448,9 +456,12 @@ def explain(summary: dict[str, float], sentences: int, count: int, args: Inspect
         f"Hard negatives (cosine above 1 - m = {1 - float(args.m or 0):.2f}): "
         f"{100 * summary['hard_negative_share']:.3f} % of {summary['negatives']:,.0f} negatives, "
         f"{summary['hard_negatives_per_batch']:.1f} a batch.",
-        f"Focal weighs {100 * summary['upweighted_share']:.3f} % of the negatives more than InfoNCE does; its push on "
-        f"all of them is {summary['push_ratio']:.2f} times InfoNCE's"
-        + (f", on the hard ones {summary['push_ratio_hard']:.2f} times." if summary["hard_negative_share"] else "."),
+        f"Hard negatives get {summary['hard_push_share_infonce']:.1%} of the push under InfoNCE and "
+        f"{summary['hard_push_share_focal']:.1%} under focal, whose push on all negatives is "
+        f"{summary['push_ratio']:.2f} times InfoNCE's; {summary['upweighted_share']:.1%} of the negatives get a "
+        "greater share of their anchor's push.",
+        "Push: d loss / d cosine, columns InfoNCE and focal; ratio: of the two; moved: how much more of its anchor's "
+        "push the negative has under focal.",
         f"Near-duplicates (cosine above {args.near:g}, or equal but for case, punctuation and space): "
         f"{summary['near_duplicate_pairs_per_batch']:.2f} pairs a batch, of which "
         f"{summary['masked_pairs_per_batch']:.2f} are equal texts, masked.",
