@@ -148,6 +148,13 @@ def test_planted_pairs_are_found_with_their_lines(here, capsys):
     assert "1 batches of 20 of 20 sentences, seed 42; m 0.3, temperature 0.05." in said
 
 
+def test_texts_equal_but_for_case_are_near_duplicates_whatever_their_cosine(here):
+    run(f"{WHOLE_BATCH} --near 1 --jsonl equal.jsonl")
+    found = rows_of(here / "equal.jsonl")["near_duplicate"]
+    assert sorted(tuple(sorted(row["lines"])) for row in found) == [(1, 10), (2, 11)]
+    assert found[1]["cosine"] < 0.9999
+
+
 def test_the_matrices_behind_the_rows(here):
     """The hardest pair is the highest cosine of two different texts of model.encode, with that pair's own weights."""
     args = parse_inspect(f"{WHOLE_BATCH} --m 0.2 --temp 0.07 --top 400".split())
