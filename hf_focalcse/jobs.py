@@ -19,7 +19,7 @@ from .augment import build_augmentations
 from .data import Sentences, read_sentences, require
 from .engines import engine_of, whole_model
 from .errors import UserError
-from .evaluation import Results, evaluate_sts, load_tasks, read_pairs
+from .evaluation import PairSet, Results, evaluate_rerank, evaluate_sts, load_rerank, load_tasks, read_pairs
 from .evaluation.table import make_table, read_system
 from .evaluation.whitening import Remembering, WhitenedEncoder, Whitening
 from .evaluation.word_vectors import RULE, WordVectors
@@ -43,6 +43,7 @@ ALWAYS_RECORDED = (
     *("warmup_steps", "weight_decay", "max_grad_norm", "max_steps", "num_train_epochs", "seed"),
 )
 TARGET = "target"  # as --whiten: the texts that are scored
+RERANK = "rerank"  # as one of --tasks: queries with candidates
 QUICKSTART = "quickstart"  # as --train_file or --eval_file: what the package carries
 
 
@@ -481,7 +482,7 @@ def evaluate(args: EvalArguments) -> None:
     folder = results_folder(args, identity["pooler"])
     make_writable(folder, "--output_dir")
     if args.whiten is None:
-        results = evaluate_sts(encoder, tasks, model=identity)
+        results = judge(encoder, tasks, identity)
     else:
         results = evaluate_whitened(encoder, tasks, identity, args.whiten, args.whiten_dim)
     if args.word_vectors is not None and encoder.unknown:
@@ -505,6 +506,14 @@ def evaluate(args: EvalArguments) -> None:
         print(f"Model card renewed: {folder / 'README.md'}")
     if args.push_to_hub:
         publish_scores(args, folder, results, print)
+
+
+def judge(encoder: Any, tasks: list[Any], model: dict[str, Any], progress: bool = True) -> Results:
+    """Scores on sets of pairs and on sets of queries as one."""
+    pairs = [task for task in tasks if isinstance(task, PairSet)]
+    queries = [task for task in tasks if not isinstance(task, PairSet)]
+    parts = [evaluate_sts(encoder, pairs, progress, model)] if pairs or not queries else []
+    return Results.join(parts + ([evaluate_rerank(encoder, queries, progress, model)] if queries else []))
 
 
 def weights_file(path: str, revision: str | None) -> Path | None:
@@ -542,7 +551,7 @@ def open_encoder(args: EvalArguments, path: str, device: Any) -> tuple[Any, dict
 
 def open_word_vectors(path: str, tasks: list[Any]) -> tuple[WordVectors, dict[str, Any]]:
     """Static word vectors for the sentences of ``tasks``, and their identity."""
-    vectors = WordVectors(path, (text for task in tasks for pair in task.pairs for text in pair[2:]))
+    vectors = WordVectors(path, (text for task in tasks for text in task.texts()))
     identity = {
         "name_or_path": path,
         "pooler": "mean of words",
@@ -566,13 +575,12 @@ def evaluate_whitened(
         whitening = Whitening(encoder.encode([sentences[i]["text"] for i in range(len(sentences))]), dimensions)
         of = f"{Path(source).name} ({report.kept:,} sentences, sha256 {report.sha256[:12]})"
         model = identity | {"whitening": f"{of}, {whitening.kernel.shape[1]} dimensions"}
-        return evaluate_sts(WhitenedEncoder(encoder, whitening), tasks, model=model)
+        return judge(WhitenedEncoder(encoder, whitening), tasks, model)
     parts = []
     for task in tasks:
-        texts = [text for pair in task.pairs for text in (pair.sentence1, pair.sentence2)]
-        whitening = Whitening(encoder.encode(texts), dimensions)
+        whitening = Whitening(encoder.encode(task.texts()), dimensions)
         model = identity | {"whitening": f"the texts of each set, {whitening.kernel.shape[1]} dimensions"}
-        parts.append(evaluate_sts(WhitenedEncoder(encoder, whitening), [task], progress=False, model=model))
+        parts.append(judge(WhitenedEncoder(encoder, whitening), [task], model, progress=False))
     return Results.join(parts)
 
 
@@ -597,6 +605,8 @@ def check_evaluation(args: EvalArguments) -> None:
         raise UserError(f"--batch_size is {args.batch_size}; it must be at least 1")
     if args.max_seq_length is not None and args.max_seq_length < 3:
         raise UserError(f"--max_seq_length is {args.max_seq_length}; a sentence needs at least 3 tokens")
+    if args.splits == "dev" and RERANK in (args.tasks or []):
+        raise UserError("--splits dev is for the STS sets; name the splits to rerank with --rerank_split")
     if args.splits not in ("test", "dev"):
         raise UserError(f"--splits is {args.splits!r}; it must be test or dev")
     if args.whiten_dim is not None and args.whiten is None:
@@ -612,6 +622,16 @@ def check_evaluation(args: EvalArguments) -> None:
 
 
 def choose_tasks(args: EvalArguments) -> list[Any]:
+    """The sets of pairs, and with --tasks rerank those of queries."""
+    if RERANK in (args.tasks or []):
+        names = [name for name in args.tasks or [] if name != RERANK]
+        if not names and args.sts_dir:
+            raise UserError(f"--sts_dir {args.sts_dir} is given, but --tasks names no STS set; leave one of them out")
+        queries = load_rerank(args.rerank_file, args.rerank_split, args.rerank_scorer)
+        return [*(load_tasks(names, args.sts_dir) if names else []), *queries]
+    for flag in ("rerank_file", "rerank_split", "rerank_scorer"):
+        if getattr(args, flag) is not None:
+            raise UserError(f"--{flag} is given, but --tasks does not name {RERANK}; add --tasks {RERANK}")
     if args.eval_file:
         return [read_pairs(quickstart.PAIRS if args.eval_file == QUICKSTART else args.eval_file)]
     if args.splits == "dev" and args.tasks is None:

@@ -37,7 +37,9 @@ ALLOWED = {
     "evaluation.whitening": set(),
     "evaluation.word_vectors": set(),
     "evaluation.table": {"evaluation.evaluate", "evaluation.tasks"},
-    "evaluation": {"evaluation.evaluate", "evaluation.tasks"},
+    "evaluation.rerank_sets": {"evaluation.tasks"},
+    "evaluation.rerank": {f"evaluation.{name}" for name in ("evaluate", "metrics", "rerank_sets")},
+    "evaluation": {f"evaluation.{name}" for name in ("evaluate", "rerank", "rerank_sets", "tasks")},
     # level 2
     "stopping": {"pairs"},
     "measuring": {"evaluation.metrics"},
@@ -62,7 +64,9 @@ ALLOWED = {
     | {"quickstart", "record", "trainer"}
     | {"evaluation.table", "evaluation.whitening", "evaluation.word_vectors"}
     | {f"publishing.{name}" for name in ("card", "export", "hub", "plots", "publish")},
-    "cli": {"arguments", "jobs"},
+    "experiments.hard_negatives": {"arguments", "data", "jobs", "losses", "losses.base", "modeling", "pairs"}
+    | {"quickstart", "reference"},
+    "cli": {"arguments"},
     "__main__": {"cli"},
 }  # fmt: skip
 FORBIDDEN = {"losses": {"torch.distributed", "transformers"}, "evaluation": {"transformers", "torch"}}
