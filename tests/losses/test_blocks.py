@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.memory import peak_of
+from benchmarks.peaks import peak_of
 from hf_focalcse.errors import UserError
 from hf_focalcse.losses import LOSSES, EqualTexts, Pairs, base, build_loss
 from hf_focalcse.pairs import describe_pairs, make_pairs, reference_losses
