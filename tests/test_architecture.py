@@ -37,6 +37,7 @@ ALLOWED = {
     "evaluation.table": {"evaluation.evaluate", "evaluation.tasks"},
     "evaluation": {"evaluation.evaluate", "evaluation.tasks"},
     # level 2
+    "memory": {"losses.base"},
     "stopping": {"pairs"},
     "publishing.merge": set(),
     "publishing.hub": {"publishing.merge"},
@@ -45,8 +46,8 @@ ALLOWED = {
     "publishing.export": {"evaluation", "modeling", "poolers", "record"}
     | {f"publishing.{name}" for name in ("card", "merge", "plots")},
     # level 3: the trainer publishes what it trained, since Trainer.push_to_hub would send the training folder
-    "trainer": {"checkpoints", "data", "engines", "evaluation", "losses", "modeling", "pairs", "record", "reference"}
-    | {"stopping", "training_args"}
+    "trainer": {"checkpoints", "data", "engines", "evaluation", "losses", "memory", "modeling", "pairs", "record"}
+    | {"reference", "stopping", "training_args"}
     | {f"publishing.{name}" for name in ("card", "export", "hub")},
     "publishing.publish": {"arguments", "evaluation", "quickstart", "record", "publishing.export", "publishing.hub"},
     # top
