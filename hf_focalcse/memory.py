@@ -19,6 +19,7 @@ from .losses.base import ContrastiveLoss, block_cells
 OPTIMIZER_STATES = {"sgd": 0, "adafactor": 0, "8bit": 2, "4bit": 1}  # bytes a parameter, by a part of --optim
 ADAM_STATES = 8
 LOSS_MATRICES = 10  # as large as a block of cosines that a loss holds at its peak, in float32
+FIRST_STEP = 100_000_000  # bytes that the libraries take in their first step whatever its size
 USUAL_CHUNK = 64
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc", "ALLOC_FAILED")
 
@@ -50,7 +51,7 @@ class StepMemory:
     @property
     def needed(self) -> int:
         """Beside the weights. Loss and activations of the last chunk are not there at once, but their sum is near."""
-        return self.gradients + self.widest + self.optimizer + self.activations + self.loss
+        return self.gradients + self.widest + self.optimizer + self.activations + self.loss + FIRST_STEP
 
     @property
     def fits(self) -> bool:
@@ -69,7 +70,7 @@ class StepMemory:
 
     def __str__(self) -> str:
         parts = {"activations": self.activations, "gradients": self.gradients + self.widest}
-        parts |= {"optimizer": self.optimizer, "loss": self.loss}
+        parts |= {"optimizer": self.optimizer, "loss": self.loss, "libraries": FIRST_STEP}
         said = (
             f"Memory of a step: at most about {gb(self.needed)} GB beside the weights, at {self.length} tokens a "
             f"sentence ({', '.join(f'{name} {gb(size)}' for name, size in parts.items())}); "

@@ -358,7 +358,7 @@ class FocalCSETrainer(Trainer):
             self.accelerator.unwrap_model(self.model, keep_torch_compile=False),
             self.loss,
             self.args.train_batch_size,
-            self.data_collator.max_seq_length,
+            getattr(self.data_collator, "max_seq_length", 32),
             optimizer=str(self.args.optim),
             world_size=self.args.world_size if self.negatives == "global" else 1,
             autocast=self.accelerator.autocast,
