@@ -361,6 +361,7 @@ class FocalCSETrainer(Trainer):
             getattr(self.data_collator, "max_seq_length", 32),
             optimizer=str(self.args.optim),
             world_size=self.args.world_size if self.negatives == "global" else 1,
+            views=getattr(self.data_collator, "views", 2),
             autocast=self.accelerator.autocast,
         )
 
