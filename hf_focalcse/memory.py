@@ -93,7 +93,7 @@ def estimate_step(
 ) -> StepMemory:  # fmt: skip
     """The memory of a step over ``batch`` sentences a process, with all ``world_size`` processes' views as candidates.
 
-    Activations are those that two rows of full length keep here and now. FSDP2 and ZeRO share out weights, gradients
+    Activations are those that one sentence of full length keeps here and now. FSDP2 and ZeRO share out weights, gradients
     and optimizer, and take less. autocast: makes the context that the forward pass runs in.
     """
     trained = [p.numel() for p in model.parameters() if p.requires_grad]
@@ -111,15 +111,15 @@ def estimate_step(
         weights=sum(p.numel() * p.element_size() for p in model.parameters()),
         gradients=4 * sum(trained),
         optimizer=width * sum(trained),
-        row=kept_for_backward(model, 2, length, autocast) // 2,
+        row=kept_for_backward(model, views, length, autocast) // views,
         widest=4 * max(trained),
         loss=4 * (LOSS_MATRICES * cells + vectors),
         available=available_memory(device),
     )
 
 
-def kept_for_backward(model: Any, rows: int, length: int, autocast: Any = None) -> int:
-    """Bytes that a forward pass of ``rows`` rows of ``length`` tokens keeps, weights not counted."""
+def kept_for_backward(model: Any, views: int, length: int, autocast: Any = None) -> int:
+    """Bytes that a forward pass over the views of one sentence of ``length`` tokens keeps, weights not counted."""
     device = next(model.parameters()).device
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, int] = {}
@@ -131,7 +131,7 @@ def kept_for_backward(model: Any, rows: int, length: int, autocast: Any = None) 
         return tensor
 
     pad = model.config.pad_token_id or 0
-    ids = torch.full((rows, length), (pad + 1) % model.config.vocab_size, device=device)
+    ids = torch.full((1, views, length), (pad + 1) % model.config.vocab_size, device=device)
     was_training, chunk_size = model.training, model.chunk_size
     model.train()
     model.chunk_size = None
