@@ -111,19 +111,22 @@ def main() -> None:
     print(f"Chunked against unchunked at batch {options.equal_batch}: largest relative difference {difference:.1e}")
 
     rows: dict[str, dict[str, float]] = {}
+    print(f"\n{'one step above the model, batch':40}{'peak':>10}{'seconds':>9}{'estimate':>10}")
+
+    def run(name: str, size: int) -> None:
+        row = rows[f"{name}, {size}"] = apart(measure, name, size, chunk, file)
+        estimate = gigabytes(row["estimate"]) if "estimate" in row else ""
+        print(f"{name + f', {size}':40}{gigabytes(row['peak']):>10}{row['seconds']:9.1f}{estimate:>10}", flush=True)
+
     for name in options.contenders:
         if name != SIMCSE:
-            rows[f"{name}, {batch}"] = apart(measure, name, batch, chunk, file)
+            run(name, batch)
             continue
         fitting, whole = batch, apart(measure, OURS, 32, None, file)["peak"] / 32  # bytes of a sentence, all kept
         while not fits(fitting * whole + 3 * 4 * fitting**2 * 384):
             fitting //= 2
         for kind in (SIMCSE, OURS):
-            rows[f"{kind}, {fitting}"] = apart(measure, kind, fitting, chunk, file)
-    print(f"\n{'one step above the model, batch':40}{'peak':>10}{'seconds':>9}{'estimate':>10}")
-    for name, row in rows.items():
-        estimate = gigabytes(row["estimate"]) if "estimate" in row else ""
-        print(f"{name:40}{gigabytes(row['peak']):>10}{row['seconds']:9.1f}{estimate:>10}")
+            run(kind, fitting)
     print(f"SimCSE's cosines alone at batch {batch}: {gigabytes(4 * batch**2 * 384)}")
     write(options.json, {"losses": values, "chunked_difference": difference, "steps": rows})
 

@@ -93,8 +93,8 @@ def estimate_step(
 ) -> StepMemory:  # fmt: skip
     """The memory of a step over ``batch`` sentences a process, with all ``world_size`` processes' views as candidates.
 
-    Activations are those that one sentence of full length keeps here and now. FSDP2 and ZeRO share out weights, gradients
-    and optimizer, and take less. autocast: makes the context that the forward pass runs in.
+    Activations are those that one sentence of full length keeps here and now. FSDP2 and ZeRO share out weights,
+    gradients and optimizer, and take less. autocast: makes the context that the forward pass runs in.
     """
     trained = [p.numel() for p in model.parameters() if p.requires_grad]
     width = next((size for part, size in OPTIMIZER_STATES.items() if part in optimizer), ADAM_STATES)
