@@ -361,7 +361,8 @@ def start_record(settings: Settings, trainer: FocalCSETrainer) -> RunRecord:
             "reference": describe_reference(settings, trainer),
         },
         hardware=describe_hardware()
-        | {"engine": engine_of(trainer.accelerator), "device": settings.training.device.type},
+        | {"engine": engine_of(trainer.accelerator), "device": settings.training.device.type}
+        | {"step_memory": trainer.step_memory.to_dict()},
         notes=settings.notes,
         publication={key: value for key, value in publication.items() if value},
     )
@@ -413,6 +414,7 @@ def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunReco
             else ""
         ),
     ]
+    lines.append(str(trainer.step_memory))
     lines += [f"Before training: {name} {value:.2f}" for name, value in headline(record.baseline).items()]
     return "\n".join(lines)
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .errors import UserError
-from .losses.base import ContrastiveLoss, Pairs, cosine
+from .losses.base import ContrastiveLoss, EqualTexts, Pairs, blocks, cosine, normalize
 
 NEGATIVES = ("global", "local")
 
@@ -52,8 +52,8 @@ def make_pairs(
     targets = torch.arange(first, first + rows, device=embeddings.device)
     excluded = None
     if text_ids is not None:
-        excluded = text_ids.unsqueeze(1) == gather_rows(text_ids, shared).unsqueeze(0)  # (B, n)
-        excluded = torch.nn.functional.pad(excluded, (0, len(candidates) - excluded.shape[1]))  # (B, N)
+        everyones = gather_rows(text_ids, shared)  # (n,)
+        excluded = EqualTexts(text_ids, everyones, len(candidates) - len(everyones))
     reference = None if reference is None else reference.detach()
     return Pairs(
         anchors=embeddings[:, 0],
@@ -135,16 +135,24 @@ def describe_pairs(pairs: Pairs, m: float) -> dict[str, float]:
     A negative is called hard above 1 - m (Hou & Li 2023, section 3); m is the focal loss's. On several ranks: this
     rank's anchors against the candidates of all.
     """
-    cosines, negative = pairs.cosines().detach(), pairs.negative_mask()
-    positive = cosines.gather(1, pairs.targets.unsqueeze(1)).squeeze(1)  # (B,)
-    counts = negative.sum(1)  # (B,)
+    anchors, candidates = normalize(pairs.anchors), normalize(pairs.candidates)
+    found = anchors.new_empty(4, len(anchors))  # made before the loop, see `_BlockedCrossEntropy`
+    counts = torch.empty_like(pairs.targets)
+    for rows, cosines in blocks(anchors, candidates):
+        negative = pairs.negative_mask(rows)
+        counts[rows] = negative.sum(1)
+        found[0, rows] = cosines.gather(1, pairs.targets[rows].unsqueeze(1)).squeeze(1)
+        found[1, rows] = (cosines * negative).sum(1)
+        found[2, rows] = ((cosines > 1 - m) & negative).sum(1).to(found.dtype)
+        found[3, rows] = cosines.masked_fill(~negative, -torch.inf).amax(1)
+    positive, sums, hard, hardest = found
     total = counts.sum().clamp(min=1)
-    hardest = cosines.masked_fill(~negative, -torch.inf).amax(1)[counts > 0]  # (<= B,)
+    hardest = hardest[counts > 0]  # (<= B,)
     return {
         "positive_cosine_mean": positive.mean().item(),
-        "negative_cosine_mean": ((cosines * negative).sum() / total).item(),
+        "negative_cosine_mean": (sums.sum() / total).item(),
         **({"hardest_negative_cosine_mean": hardest.mean().item()} if len(hardest) else {}),
-        "hard_negative_share": (((cosines > 1 - m) & negative).sum() / total).item(),
+        "hard_negative_share": (hard.sum() / total).item(),
         "negatives_per_anchor_mean": counts.float().mean().item(),
     }
 
@@ -156,10 +164,11 @@ def reference_losses(loss: ContrastiveLoss, candidates: int, dimensions: int = 2
 
     dimensions: of the embeddings, for losses that draw vectors of their own.
     """
-    unlike = torch.eye(candidates) if loss.needs_reference else None
+    rows = candidates if getattr(loss, "symmetric", False) else 1  # of which each has the same loss
+    unlike = torch.eye(rows, candidates) if loss.needs_reference else None
 
     def value(anchors: Tensor, others: Tensor) -> float:
-        return loss(Pairs(anchors, others, torch.arange(candidates), reference=unlike, seed=0)).item()
+        return loss(Pairs(anchors[:rows], others, torch.arange(rows), reference=unlike, seed=0)).item()
 
     x, y = torch.eye(dimensions)[:2].unsqueeze(1).expand(2, candidates, dimensions)
     return {"loss_if_untrained": value(x, y), "loss_if_collapsed": value(x, x)}

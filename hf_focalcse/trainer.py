@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +30,7 @@ from .errors import UserError, suggest
 from .evaluation import evaluate_sts
 from .losses import ContrastiveLoss, missing_reference
 from .measuring import Measuring, measure_pairs, measure_views
+from .memory import StepMemory, estimate_step, refusing_out_of_memory, step_ran_out
 from .modeling import HEAD_FILE
 from .pairs import describe_pairs, gather_rows, make_pairs, reference_losses
 from .publishing.card import write_card
@@ -295,7 +296,9 @@ class FocalCSETrainer(Trainer):
     def score(self) -> dict[str, float]:
         """Scores of the dev tasks by the same code path as ``run_eval.py``; several ranks share the sentences."""
         progress = self.is_world_process_zero() and not self.args.disable_tqdm
-        return evaluate_sts(SimpleNamespace(encode=self._encode), self.dev, progress=progress).scores
+        size = f"--per_device_eval_batch_size {self.args.per_device_eval_batch_size}"
+        with refusing_out_of_memory(lambda: f"out of memory in scoring the dev set at {size}; lower it"):
+            return evaluate_sts(SimpleNamespace(encode=self._encode), self.dev, progress=progress).scores
 
     def measure(self) -> dict[str, float]:
         """Alignment and uniformity of a fixed sample of the first dev task or, without one, of training text."""
@@ -400,7 +403,34 @@ class FocalCSETrainer(Trainer):
         if self.state.global_step >= self.state.max_steps:  # resumed from the last step: Trainer would do one more
             self.control.should_training_stop = True
             return
-        super()._run_epoch(*args, **kwargs)
+        with refusing_out_of_memory(self._step_ran_out):
+            super()._run_epoch(*args, **kwargs)
+
+    # ---- memory
+
+    @cached_property
+    def step_memory(self) -> StepMemory:
+        """What a step will take, see `estimate_step`; ask before `train`, which may shard the model."""
+        return estimate_step(
+            self.accelerator.unwrap_model(self.model, keep_torch_compile=False),
+            self.loss,
+            self.args.train_batch_size,
+            getattr(self.data_collator, "max_seq_length", 32),
+            optimizer=str(self.args.optim),
+            world_size=self.args.world_size if self.negatives == "global" else 1,
+            views=getattr(self.data_collator, "views", 2),
+            autocast=self.accelerator.autocast,
+        )
+
+    def _step_ran_out(self) -> str:
+        model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        views = getattr(self.data_collator, "views", 2)
+        length = getattr(self.data_collator, "max_seq_length", None)
+        said = step_ran_out(self.args.train_batch_size * views, views, length, model.chunk_size)
+        kept = checkpoints.list_checkpoints(Path(str(self.args.output_dir)))
+        if not kept:
+            return said
+        return f"{said}; {kept[-1].name} is kept: add --resume_from_checkpoint last --allow_resume_mismatch"
 
     def _get_output_dir(self, trial: Any) -> str:
         """While a checkpoint is written: the place from which it is moved when it is whole."""

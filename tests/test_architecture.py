@@ -41,6 +41,7 @@ ALLOWED = {
     "evaluation.rerank": {f"evaluation.{name}" for name in ("evaluate", "metrics", "rerank_sets")},
     "evaluation": {f"evaluation.{name}" for name in ("evaluate", "rerank", "rerank_sets", "tasks")},
     # level 2
+    "memory": {"losses.base"},
     "stopping": {"pairs"},
     "measuring": {"evaluation.metrics"},
     "publishing.merge": set(),
@@ -50,8 +51,8 @@ ALLOWED = {
     "publishing.export": {"evaluation", "modeling", "poolers", "record"}
     | {f"publishing.{name}" for name in ("card", "merge", "plots")},
     # level 3: the trainer publishes what it trained, since Trainer.push_to_hub would send the training folder
-    "trainer": {"checkpoints", "data", "devcost", "engines", "evaluation", "losses", "modeling", "pairs", "record"}
-    | {"measuring", "reference", "stopping", "training_args"}
+    "trainer": {"checkpoints", "data", "devcost", "engines", "evaluation", "losses", "memory", "modeling", "pairs"}
+    | {"measuring", "record", "reference", "stopping", "training_args"}
     | {f"publishing.{name}" for name in ("card", "export", "hub")},
     "publishing.publish": {"arguments", "evaluation", "quickstart", "record", "publishing.export", "publishing.hub"},
     "experiments.groups": {"evaluation", "evaluation.evaluate", "evaluation.table", "evaluation.tasks", "record"},

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import SequentialSampler
 
-from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss
+from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss, losses
 from hf_focalcse.augment import build_augmentations
 from hf_focalcse.errors import UserError
 from hf_focalcse.evaluation import read_pairs
@@ -238,8 +238,9 @@ def test_a_rank_without_sentences_does_not_hang(ranks, base, tmp_path, engine):
 # ---- pairs
 
 
-def pairs_of(sizes, negatives="global"):
-    """Pairs, loss gradient and all of a rank that has sizes[rank] rows of one batch."""
+def pairs_of(sizes, negatives="global", cells=losses.base.BLOCK_CELLS):
+    """Pairs, loss gradient and all of a rank that has sizes[rank] rows of one batch; the loss in blocks."""
+    losses.base.BLOCK_CELLS = cells
     rank = int(os.environ.get("RANK", 0))
     if len(sizes) > 1 and not dist.is_initialized():
         dist.init_process_group("gloo")
@@ -253,7 +254,7 @@ def pairs_of(sizes, negatives="global"):
     hard = make_pairs(z, ids[own], negatives=negatives)
     loss = build_loss("focal")(two) + build_loss("infonce")(hard)
     loss.backward()
-    masks = {"excluded": two.excluded, "hard": hard.negative_mask(), "reference": two.reference}
+    masks = {"excluded": two.excluded[:], "hard": hard.negative_mask(), "reference": two.reference}
     return {k: v.numpy() for k, v in masks.items()} | {
         "gradient": z.grad.numpy(),
         "loss": loss.item(),
@@ -261,10 +262,12 @@ def pairs_of(sizes, negatives="global"):
     }
 
 
-@pytest.mark.parametrize("sizes", [[4, 4], [5, 1], [6, 0], [0, 6], [3, 0, 2]])
-def test_pairs_of_all_ranks_are_those_of_one_process(ranks, sizes):
+@pytest.mark.parametrize(
+    ("sizes", "cells"), [([4, 4], None), ([4, 4], 16), ([5, 1], None), ([6, 0], 1), ([0, 6], None), ([3, 0, 2], 5)]
+)
+def test_pairs_of_all_ranks_are_those_of_one_process(ranks, sizes, cells):
     one = ranks(1, pairs_of, [sum(sizes)])[0]
-    several = ranks(len(sizes), pairs_of, sizes)
+    several = ranks(len(sizes), pairs_of, sizes, "global", *([cells] if cells else []))
     for name in ("excluded", "hard", "reference"):
         together = np.concatenate([rank[name] for rank in several])
         np.testing.assert_allclose(together.astype(float), one[name].astype(float), atol=1e-15)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from ..errors import UserError, suggest
 
 LOSSES: dict[str, type[ContrastiveLoss]] = {}
+BLOCK_CELLS = 2**20  # of B x N computed at a time on a CPU, 4 MB in float32: larger blocks are no faster there
 
 
 def normalize(vectors: Tensor) -> Tensor:
@@ -33,6 +35,44 @@ def cosine(anchors: Tensor, candidates: Tensor) -> Tensor:
         return normalize(anchors) @ normalize(candidates).T
 
 
+def block_cells(device: torch.device) -> int:
+    """Up to so many of its B x N cells a loss is computed as a whole, beyond that in blocks of rows of so many."""
+    return BLOCK_CELLS if device.type == "cpu" else 16 * BLOCK_CELLS  # launching kernels costs more than memory there
+
+
+def blocks(anchors: Tensor, candidates: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Rows and their cosines (R, N), block after block, of unit vectors (B, D) and (N, D)."""
+    step = max(block_cells(anchors.device) // max(len(candidates), 1), 1)
+    for first in range(0, max(len(anchors), 1), step):
+        rows = slice(first, first + step)
+        with torch.autocast(anchors.device.type, enabled=False):
+            cosines = anchors[rows] @ candidates.T
+        yield rows, cosines
+
+
+@dataclass(frozen=True)
+class EqualTexts:
+    """The mask (B, N) of the candidates that have an anchor's text, made for the rows that are looked at: mask[rows].
+
+    anchors: (B,), int64, equal where texts are equal. candidates: the same of the first n candidates, (n,).
+    further: the other N - n, which equal no text.
+    """
+
+    anchors: Tensor
+    candidates: Tensor
+    further: int = 0
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        return F.pad(self.anchors[rows].unsqueeze(1) == self.candidates.unsqueeze(0), (0, self.further))
+
+    @property
+    def T(self) -> EqualTexts:
+        return EqualTexts(self.candidates, self.anchors)
+
+
+ALL = slice(None)
+
+
 @dataclass(frozen=True)
 class Pairs:
     """The contrastive problem of one step: each anchor has one positive, all other candidates are its negatives.
@@ -40,7 +80,7 @@ class Pairs:
     anchors: (B, D), unnormalised.
     candidates: (N, D), unnormalised; N >= B.
     targets: (B,), int64: the index of each anchor's positive among the candidates.
-    excluded: (B, N), bool: candidates that are no negative of an anchor (equal texts); None excludes nothing.
+    excluded: (B, N), bool, or `EqualTexts`: candidates that are no negative of an anchor; None excludes nothing.
         The positive is never excluded.
     reference: (B, N), cosines of a frozen model, for the losses that ask for them.
     reference_anchors: (B, D'), the frozen model's vectors of the anchors.
@@ -54,7 +94,7 @@ class Pairs:
     anchors: Tensor
     candidates: Tensor
     targets: Tensor
-    excluded: Tensor | None = None
+    excluded: Tensor | EqualTexts | None = None
     reference: Tensor | None = None
     reference_anchors: Tensor | None = None
     batch_anchors: Tensor | None = None
@@ -65,20 +105,25 @@ class Pairs:
         """(B, N)."""
         return cosine(self.anchors, self.candidates)
 
-    def positive_mask(self) -> Tensor:
-        """(B, N), bool: true at each anchor's positive."""
-        return F.one_hot(self.targets, len(self.candidates)).bool()
+    def positive_mask(self, rows: slice = ALL) -> Tensor:
+        """(R, N), bool: true at each anchor's positive."""
+        return torch.arange(len(self.candidates), device=self.targets.device) == self.targets[rows].unsqueeze(1)
 
-    def negative_mask(self) -> Tensor:
-        """(B, N), bool: true at the negatives of each anchor."""
-        negatives = ~self.positive_mask()
-        return negatives if self.excluded is None else negatives & ~self.excluded
+    def hidden_mask(self, rows: slice = ALL) -> Tensor | None:
+        """(R, N), bool: true at the candidates that are neither positive nor negative; None where all are."""
+        return None if self.excluded is None else self.excluded[rows] & ~self.positive_mask(rows)
+
+    def negative_mask(self, rows: slice = ALL) -> Tensor:
+        """(R, N), bool: true at the negatives of each anchor."""
+        negatives = ~self.positive_mask(rows)
+        return negatives if self.excluded is None else negatives & ~self.excluded[rows]
 
 
 class ContrastiveLoss(nn.Module):
     """Base of all losses. A class statement with ``name=`` registers the loss; its ``__init__`` declares its settings.
 
-    A loss is a formula over `Pairs`: it knows no model, rank, chunk or logging.
+    A loss is a formula over `Pairs`: it knows no model, rank, chunk or logging. One that gives its ``logits`` to
+    `cross_entropy_rows` needs no (B, N) at once for large batches.
     """
 
     name: ClassVar[str]
@@ -114,11 +159,62 @@ class ContrastiveLoss(nn.Module):
         return ", ".join(f"{key}={value}" for key, value in self.config.items() if key != "name")
 
 
-def cross_entropy_rows(logits: Tensor, pairs: Pairs) -> Tensor:
-    """Cross entropy of logits (B, N) to each anchor's positive, without the excluded candidates: (B,)."""
-    if pairs.excluded is not None:
-        logits = logits.masked_fill(pairs.excluded & ~pairs.positive_mask(), -torch.inf)
-    return F.cross_entropy(logits, pairs.targets, reduction="none")
+Logits = Callable[[Tensor, Tensor], Tensor]  # cosines and the mask of the positives -> logits, cell by cell
+
+
+def cross_entropy_rows(pairs: Pairs, logits: Logits) -> Tensor:
+    """Cross entropy of the logits to each anchor's positive, without the excluded candidates: (B,).
+
+    Beyond `block_cells` the (B, N) logits never exist as a whole: memory grows with N; backward computes them anew.
+    """
+    if len(pairs.anchors) * len(pairs.candidates) > block_cells(pairs.anchors.device):
+        with torch.autocast(pairs.anchors.device.type, enabled=False):
+            return _BlockedCrossEntropy.apply(normalize(pairs.anchors), normalize(pairs.candidates), pairs, logits)
+    scores = _hide(logits(pairs.cosines(), pairs.positive_mask()), pairs)
+    return F.cross_entropy(scores, pairs.targets, reduction="none")
+
+
+def _hide(scores: Tensor, pairs: Pairs, rows: slice = ALL) -> Tensor:
+    """Logits (R, N), -inf at the excluded candidates."""
+    hidden = pairs.hidden_mask(rows)
+    return scores if hidden is None else scores.masked_fill(hidden, -torch.inf)
+
+
+class _BlockedCrossEntropy(torch.autograd.Function):
+    """`cross_entropy_rows` of unit vectors. Kept for backward are they and the logsumexp of each row.
+
+    With P the softmax of a block and g the gradient of its rows: d logits = g (P - [positive]), d cosines by the
+    derivative of the loss's own formula, d anchors = d cosines @ candidates, d candidates = d cosines.T @ anchors.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, anchors: Tensor, candidates: Tensor, pairs: Pairs, logits: Logits) -> Tensor:
+        # Made before the loop: what a block leaves behind would split the memory that the next block could take.
+        positives, totals = anchors.new_empty(2, len(anchors))
+        for rows, cosines in blocks(anchors, candidates):
+            scores = _hide(logits(cosines, pairs.positive_mask(rows)), pairs, rows)
+            torch.logsumexp(scores, 1, out=totals[rows])
+            positives[rows] = scores.gather(1, pairs.targets[rows].unsqueeze(1)).squeeze(1)
+        ctx.save_for_backward(anchors, candidates, totals)
+        ctx.pairs, ctx.logits = pairs, logits
+        return totals - positives
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        anchors, candidates, totals = ctx.saved_tensors
+        pairs, gradient = ctx.pairs, gradients[0].unsqueeze(1)  # (B, 1)
+        d_anchors, d_candidates = torch.empty_like(anchors), torch.zeros_like(candidates)
+        with torch.autocast(anchors.device.type, enabled=False):
+            for rows, cosines in blocks(anchors, candidates):
+                with torch.enable_grad():
+                    scores = ctx.logits(cosines.requires_grad_(), pairs.positive_mask(rows))
+                d_scores = (_hide(scores.detach(), pairs, rows) - totals[rows].unsqueeze(1)).exp_()
+                d_scores.scatter_add_(1, pairs.targets[rows].unsqueeze(1), d_scores.new_full((len(d_scores), 1), -1.0))
+                (d_cosines,) = torch.autograd.grad(scores, cosines, d_scores.mul_(gradient[rows]))
+                d_anchors[rows] = d_cosines @ candidates
+                d_candidates.addmm_(d_cosines.T, anchors[rows])
+        return d_anchors, d_candidates, None, None
 
 
 def settings_of(loss: type[ContrastiveLoss]) -> dict[str, inspect.Parameter]:

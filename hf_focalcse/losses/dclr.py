@@ -40,6 +40,7 @@ class DCLR(ContrastiveLoss, name="dclr"):
     denominator is quoted as one of negatives alone; the positive is in it here, as in the InfoNCE that the paper
     builds on and in its code. Variants of the paper: random noise is ``noise_steps`` 0, self instance weighting,
     knowledge distillation and no weighting are values of ``weighting``, no noise is ``noise_ratio`` 0.
+    In large batches the logits go block by block, but the ascent's N x K and what the reference says of B x N do not.
 
     Args:
         temperature: tau.
@@ -101,7 +102,7 @@ class DCLR(ContrastiveLoss, name="dclr"):
         noise = self.ascend(draw_noise(pairs, self.noise_ratio, self.sigma), pairs)  # (K, D)
         removed = torch.cat([self.removed(pairs), self.removed_noise(noise, pairs)], 1)  # (B, N + K)
         extended = with_noise(pairs, noise, removed)
-        rows = cross_entropy_rows(self.logits(extended.cosines(), extended.positive_mask()), extended)
+        rows = cross_entropy_rows(extended, self.logits)
         if self.weighting == "distillation":
             rows = rows + self.distillation_weight * self.divergence(pairs)
         return rows
@@ -130,8 +131,8 @@ class DCLR(ContrastiveLoss, name="dclr"):
 
     def divergence(self, pairs: Pairs) -> Tensor:
         """KL(reference || encoder) of the softmax over the candidates, per anchor: (B,)."""
-        positive = pairs.positive_mask()
-        hidden = torch.zeros_like(positive) if pairs.excluded is None else pairs.excluded & ~positive
+        hidden = pairs.hidden_mask()
+        hidden = torch.zeros_like(pairs.positive_mask()) if hidden is None else hidden
         teacher = (required_reference(pairs, self.name) / self.temperature).masked_fill(hidden, -torch.inf)
         student = (pairs.cosines() / self.temperature).masked_fill(hidden, -torch.inf)
         log_t, log_s = teacher.log_softmax(1), student.log_softmax(1)
@@ -145,7 +146,7 @@ class ReleasedDCLR(ContrastiveLoss, name="dclr_released"):
     is weighted 0 where reference cosine / tau > 20 phi, which is phi only at tau 0.05. The weight multiplies the
     logit, so a candidate of weight 0 still adds e^0 = 1 to the denominator. The loss is the binary cross entropy of
     the softmax over all B x (N + K) cells. Where the released code meets 0 log 0 = NaN (a softmax of exactly 1), the
-    cell has no gradient here.
+    cell has no gradient here. All B x (N + K) cells exist at once, whatever the batch.
 
     Args:
         temperature: tau, of the loss, of the ascent and of the threshold.
@@ -240,7 +241,7 @@ def non_uniformity(anchors: Tensor, candidates: Tensor, noise: Tensor, temperatu
 def with_noise(pairs: Pairs, noise: Tensor, removed: Tensor) -> Pairs:
     """Pairs with the noise (K, D) as further candidates and ``removed`` (B, N + K) excluded besides equal texts."""
     if pairs.excluded is not None:
-        removed = removed | torch.nn.functional.pad(pairs.excluded, (0, len(noise)))
+        removed = removed | torch.nn.functional.pad(pairs.excluded[:], (0, len(noise)))
     return dataclasses.replace(pairs, candidates=torch.cat([pairs.candidates, noise]), excluded=removed)
 
 

@@ -69,15 +69,15 @@ class FocalInfoNCE(ContrastiveLoss, name="focal"):
         return torch.where(is_positive, positive * weight_p, negative * weight_n) / self.temperature
 
     def rows(self, pairs: Pairs) -> Tensor:
-        logits = self.logits(pairs.cosines(), pairs.positive_mask())
-        rows = cross_entropy_rows(logits, pairs)
+        rows = cross_entropy_rows(pairs, self.logits)
         if not self.symmetric:
             return rows
-        if logits.shape[0] != logits.shape[1]:
+        anchors, candidates = len(pairs.anchors), len(pairs.candidates)
+        if anchors != candidates:
             raise UserError(
-                f"symmetric needs as many candidates as anchors, but there are {logits.shape[0]} anchors and "
-                f"{logits.shape[1]} candidates; train without --symmetric, on one process without extra negatives, or "
-                "with --negatives local"
+                f"symmetric needs as many candidates as anchors, but there are {anchors} anchors and {candidates} "
+                "candidates; train without --symmetric, on one process without extra negatives, or with "
+                "--negatives local"
             )
         back = torch.argsort(pairs.targets)  # candidate j is the positive of anchor back[j]
         excluded = None if pairs.excluded is None else pairs.excluded.T
@@ -85,4 +85,4 @@ class FocalInfoNCE(ContrastiveLoss, name="focal"):
             pairs, anchors=pairs.candidates, candidates=pairs.anchors, targets=back, excluded=excluded
         )
         # Candidate targets[i] belongs to anchor i: bring its loss back to row i.
-        return (rows + cross_entropy_rows(logits.T, reverse)[pairs.targets]) / 2
+        return (rows + cross_entropy_rows(reverse, self.logits)[pairs.targets]) / 2

@@ -28,4 +28,4 @@ class InfoNCE(ContrastiveLoss, name="infonce"):
         return cosines / self.temperature
 
     def rows(self, pairs: Pairs) -> Tensor:
-        return cross_entropy_rows(self.logits(pairs.cosines(), pairs.positive_mask()), pairs)
+        return cross_entropy_rows(pairs, self.logits)
