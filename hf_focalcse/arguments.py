@@ -19,6 +19,7 @@ from .errors import UserError, suggest
 from .poolers import ALIASES, POOLERS
 
 RECIPES = Path(__file__).with_name("recipes")
+GRIDS = Path(__file__).with_name("grids")
 
 
 @dataclass
@@ -471,9 +472,8 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
         raise SystemExit(0)
     from .training_args import FocalCSETrainingArguments
 
-    parser = _Parser([*OWN_GROUPS, FocalCSETrainingArguments], prog=script, allow_abbrev=False, add_help=False)
     losses = loss_settings()
-    _add_loss_settings(parser, losses)
+    parser = training_parser(script)
     if "--help_all" in argv:
         parser.print_help()
         raise SystemExit(0)
@@ -533,6 +533,15 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
     )
 
 
+def training_parser(script: str = "run_unsup.py") -> _Parser:
+    """Knows every flag of training."""
+    from .training_args import FocalCSETrainingArguments
+
+    parser = _Parser([*OWN_GROUPS, FocalCSETrainingArguments], prog=script, allow_abbrev=False, add_help=False)
+    _add_loss_settings(parser, loss_settings())
+    return parser
+
+
 def parse_eval(argv: list[str], script: str = "run_eval.py") -> EvalArguments:
     """Flags of the evaluation -> `EvalArguments`; raises as `parse` does."""
     parser = _Parser([EvalArguments], prog=script, allow_abbrev=False)
@@ -584,6 +593,48 @@ def _places(argv: list[str], *names: str) -> list[str]:
     count = next((i for i, argument in enumerate(argv) if argument.startswith("-")), len(argv))
     placed = [part for name, value in zip(names, argv[:count], strict=False) for part in (f"--{name}", value)]
     return placed + argv[min(count, len(names)) :]
+
+
+@dataclass
+class SweepArguments:
+    """Arguments of ``focalcse sweep``. overrides: flags of training for all runs, as they were written."""
+
+    grid: str
+    runs: str | None = None
+    jobs: int = 1
+    launch: str = ""
+    only: list[str] | None = None
+    dry_run: bool = False
+    overrides: list[str] = field(default_factory=list)
+
+
+def parse_sweep(argv: list[str], script: str = "focalcse sweep") -> SweepArguments:
+    """``GRID`` and flags, among them those of training -> `SweepArguments`; raises as `parse` does."""
+    shipped = ", ".join(sorted(file.stem for file in GRIDS.glob("*.yaml")))
+    parser = _Parser(
+        [],
+        prog=script,
+        allow_abbrev=False,
+        usage=f"{script} GRID [--runs FOLDER] [--jobs N] [--launch COMMAND] [--only NAME …] [--dry_run] [flags]",
+        description=f"Train every run of a grid, a .yaml or one of those shipped: {shipped}.",
+        epilog="Every other flag is one of training (run_unsup.py --help) and takes the place of the grid's base.",
+    )
+    parser.add_argument("--runs", help="folder of the runs' folders (default: runs/NAME OF THE GRID)")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; CPU threads and GPUs are divided")
+    parser.add_argument(
+        "--launch", default="", help="what starts a run, such as 'accelerate launch --num_processes 2'"
+    )
+    parser.add_argument("--only", nargs="+", help="names of runs, or patterns such as 'cls-*'")
+    parser.add_argument("--dry_run", action="store_true", help="list the runs and their states; start nothing")
+    if not argv or argv[0] in ("-h", "--help"):
+        parser.print_help()
+        raise SystemExit(0)
+    if argv[0].startswith("-"):
+        raise UserError(f"the grid comes first: {script} GRID [flags]; shipped are {shipped}")
+    namespace, rest = parser.parse_known_args(argv[1:])
+    if namespace.jobs < 1:
+        raise UserError(f"--jobs is {namespace.jobs}; it must be at least 1")
+    return SweepArguments(grid=argv[0], overrides=rest, **vars(namespace))
 
 
 class _Parser(HfArgumentParser):

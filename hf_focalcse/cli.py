@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 
 from . import arguments
 from .errors import STOPPED, Stopped, UserError, suggest
 
-COMMANDS = {  # name -> (parser in arguments.py, job in jobs.py, what it does)
+COMMANDS = {  # name -> (parser in arguments.py, job in jobs.py or module:job, what it does)
     "train": ("parse", "train", "train a sentence encoder without labels (run_unsup.py)"),
     "eval": ("parse_eval", "evaluate", "judge a sentence encoder on the STS tasks (run_eval.py)"),
     "table": ("parse_table", "table", "print a table from many results.json"),
     "export": ("parse_export", "export_folder", "write the folder that others load: FOLDER"),
+    "sweep": ("parse_sweep", "experiments.sweep:sweep", "train every run of a grid, again and again until all are done"),
     "push": ("parse_push", "push_folder", "publish a trained model on the Hub: FOLDER org/name"),
 }
 
@@ -44,9 +46,9 @@ def run(command: str, argv: list[str] | None = None, script: str | None = None) 
         settings = getattr(arguments, parser)(
             sys.argv[1:] if argv is None else argv, script or os.path.basename(sys.argv[0])
         )
-        from . import jobs  # takes seconds; --help has answered by now
-
-        getattr(jobs, job)(settings)
+        module, _, name = job.rpartition(":")
+        jobs = import_module(f"{__package__}.{module or 'jobs'}")  # takes seconds; --help has answered by now
+        getattr(jobs, name)(settings)
     except UserError as error:
         _fail(str(error))
     except Stopped as stop:

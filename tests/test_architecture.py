@@ -49,6 +49,10 @@ ALLOWED = {
     | {"stopping", "training_args"}
     | {f"publishing.{name}" for name in ("card", "export", "hub")},
     "publishing.publish": {"arguments", "evaluation", "quickstart", "record", "publishing.export", "publishing.hub"},
+    # experiments start training and evaluation as processes, so that a killed run is nobody else's loss
+    "experiments": set(),
+    "experiments.grid": {"arguments", "augment", "evaluation", "poolers"},
+    "experiments.sweep": {"arguments", "checkpoints", "evaluation", "record", "experiments.grid"},
     # top
     "jobs": {"arguments", "augment", "checkpoints", "data", "engines", "evaluation", "losses", "modeling"}
     | {"quickstart", "record", "trainer"}
