@@ -14,7 +14,11 @@ COMMANDS = {  # name -> (parser in arguments.py, job in jobs.py or module:job, w
     "eval": ("parse_eval", "evaluate", "judge a sentence encoder on the STS tasks (run_eval.py)"),
     "table": ("parse_table", "table", "print a table from many results.json"),
     "export": ("parse_export", "export_folder", "write the folder that others load: FOLDER"),
-    "sweep": ("parse_sweep", "experiments.sweep:sweep", "train every run of a grid, again and again until all are done"),
+    "sweep": (
+        "parse_sweep",
+        "experiments.sweep:sweep",
+        "train every run of a grid: GRID, a name or a .yaml",
+    ),
     "push": ("parse_push", "push_folder", "publish a trained model on the Hub: FOLDER org/name"),
 }
 

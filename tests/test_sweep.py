@@ -62,7 +62,7 @@ def begin(request):
 
     def begin(*arguments, **env):
         process = start(*arguments, **env)
-        request.addfinalizer(lambda: (process.terminate(), process.communicate()))
+        request.addfinalizer(lambda: (process.terminate(), process.wait()))
         return process
 
     return begin
@@ -147,7 +147,12 @@ WRONG = {
     "an unknown pooler": ({"axes": {"pooler": ["clss"]}}, "there is no pooler 'clss', did you mean 'cls'?"),
     "an unknown augmentation": ({"axes": {"x": {"a": {"augmentation": ["shuffle"]}}}}, "shuffle"),
     "two runs of one name": (
-        {"axes": {"a": {"x-y": {"loss": "focal"}, "x": {"loss": "infonce"}}, "b": {"z": {"seed": 1}, "y-z": {"seed": 2}}}},
+        {
+            "axes": {
+                "a": {"x-y": {"loss": "focal"}, "x": {"loss": "infonce"}},
+                "b": {"z": {"seed": 1}, "y-z": {"seed": 2}},
+            }
+        },
         "makes two runs called x-y-z",
     ),
     "a value twice": ({"axes": {"seed": [1, 1]}}, "axis seed: seed1 is there twice"),
@@ -155,10 +160,19 @@ WRONG = {
         {"axes": {"pooler": ["cls"], "p": {"a": {"pooler_type": "mean"}}}},
         "the axes 'pooler' and 'p' both set pooler",
     ),
-    "a path as a name": ({"axes": {"model_name_or_path": ["a/b"]}}, "'model_name_or_patha/b' cannot be part of a folder"),
+    "a path as a name": (
+        {"axes": {"model_name_or_path": ["a/b"]}},
+        "'model_name_or_patha/b' cannot be part of a folder",
+    ),
     "a flag without a value": ({"axes": {"x": {"a": {"loss": None}}}}, "loss is None; it must be"),
-    "an output folder": ({"axes": {"seed": [1]}, "base": BASE | {"output_dir": "x"}}, "output_dir is set by the sweep"),
-    "a file that is not there": ({"axes": {"seed": [1]}, "base": BASE | {"train_file": "no.txt"}}, "no.txt is not there"),
+    "an output folder": (
+        {"axes": {"seed": [1]}, "base": BASE | {"output_dir": "x"}},
+        "output_dir is set by the sweep",
+    ),
+    "a file that is not there": (
+        {"axes": {"seed": [1]}, "base": BASE | {"train_file": "no.txt"}},
+        "no.txt is not there",
+    ),
     "an unknown task": ({"axes": {"seed": [1]}, "evaluate": {"tasks": ["STS17"]}}, "there is no task 'STS17'"),
     "a whitened evaluation": ({"axes": {"seed": [1]}, "evaluate": {"whiten": "target"}}, "there is no key 'whiten'"),
 }
@@ -238,11 +252,16 @@ def test_the_last_error_of_a_log(tmp_path):
 @pytest.mark.slow
 def test_six_runs_killed_in_the_middle_and_started_again(material, begin):
     """SIGKILL leaves no time to tidy up: nothing is done twice, nothing is missing, nobody writes on."""
-    grid = write(material, {"loss": ["focal", "infonce"], "seed": [1, 2, 3]}, "six", {"max_steps": 60, "eval_steps": 6})
+    grid = write(
+        material, {"loss": ["focal", "infonce"], "seed": [1, 2, 3]}, "six", {"max_steps": 60, "eval_steps": 6}
+    )
     runs = material / "six"
     first = begin(material, grid, "--runs", runs, "--jobs", 2)
     wait_for(lambda: sum(counted(runs, "end").values()) >= 2, first)
-    wait_for(lambda: any(set(runs.glob(f"{name}/checkpoint-*")) for name in counted(runs, "start") - counted(runs, "end")), first)
+    wait_for(
+        lambda: any(set(runs.glob(f"{name}/checkpoint-*")) for name in counted(runs, "start") - counted(runs, "end")),
+        first,
+    )
     children = psutil.Process(first.pid).children(recursive=True)
     first.kill()
     first.communicate()
@@ -273,3 +292,85 @@ def test_six_runs_killed_in_the_middle_and_started_again(material, begin):
     third = begin(material, grid, "--runs", runs)
     said, _ = third.communicate(timeout=60)
     assert third.returncode == 0 and "6 runs (6 finished)" in said and len(journal(runs)) == len(before) + len(after)
+
+
+@pytest.mark.slow
+def test_a_signal_a_failure_and_an_evaluation(material, begin, monkeypatch):
+    """SIGTERM leaves checkpoints and exit code 75; a run that fails is reported at the end and stops no other."""
+    (material / "other.tsv").write_text(PAIRS)
+    axes = {"length": {"whole": {"max_seq_length": 16}, "short": {"max_seq_length": 2}}}
+    grid = write(material, axes, "mixed", {"max_steps": 60, "eval_steps": 6}, evaluate={"eval_file": "other.tsv"})
+    runs = material / "mixed"
+    stopped = begin(material, grid, "--runs", runs)
+    wait_for(lambda: list(runs.glob("whole/checkpoint-*")), stopped)
+    children = psutil.Process(stopped.pid).children(recursive=True)
+    stopped.send_signal(signal.SIGTERM)
+    said, _ = stopped.communicate(timeout=60)
+    assert stopped.returncode == 75 and "stopped by SIGTERM: 0 of 2 runs are finished" in said
+    assert not [child for child in children if child.is_running()]
+
+    monkeypatch.chdir(material)
+    (run, _), both = read_grid(str(grid)).runs, read_grid(str(grid))
+    assert sweeping.state_of(run, runs / "whole", both) == sweeping.INTERRUPTED
+    other = read_grid(str(grid), ["--learning_rate", "1e-4"])
+    with pytest.raises(
+        UserError, match="whole holds a run with other settings .*: learning_rate is 3e-05 there and 0.0001"
+    ):
+        sweeping.state_of(other.runs[0], runs / "whole", other)  # what was begun is not gone on with otherwise
+
+    again = begin(material, grid, "--runs", runs, "--jobs", 2)
+    said, _ = again.communicate(timeout=120)
+    assert again.returncode == 1 and "1 of 2 runs are finished" in said
+    assert "  short: --max_seq_length is 2; this encoder takes 3 to 64 tokens (exit code 2)\n    log: " in said
+    assert counted(runs, "end", "eval") == {"whole": 1} and counted(runs, "fail") == {"short": 1}
+    scores = json.loads((runs / "whole/results.json").read_text())
+    assert {"pairs/file/all/spearman", "other/file/all/spearman"} <= scores.keys()
+    assert sweeping.state_of(run, runs / "whole", both) == sweeping.FINISHED
+    # trained by hand, with paths as they are from that folder: recognised all the same, or refused with the reason
+    record = RunRecord.load(runs / "whole")
+    flags = ["run_unsup.py", *run.argv, "--output_dir", "elsewhere", "--save_only_model", "true"]
+    for extra, state in (([], sweeping.FINISHED), (["--temp", "0.05"], sweeping.FINISHED)):
+        record.command = [*flags, *extra]
+        record.save(runs / "whole")
+        assert sweeping.state_of(run, runs / "whole", both) == state
+    record.command = [*flags, "--m", "0.2"]
+    record.save(runs / "whole")
+    with pytest.raises(UserError, match="other settings than the grid's: m is 0.2 there and 0.3 here"):
+        sweeping.state_of(run, runs / "whole", both)
+    results = json.loads((runs / "whole/results.json").read_text())
+    results["metadata"]["model"]["weights_sha256"] = "of an earlier model"
+    (runs / "whole/results.json").write_text(json.dumps(results))
+    record.command = flags
+    record.save(runs / "whole")
+    assert sweeping.state_of(run, runs / "whole", both) == sweeping.TRAINED
+
+
+@pytest.mark.slow
+def test_a_run_by_accelerate_on_two_processes(material, begin):
+    grid = write(material, {"seed": [1]}, "two", {"use_cpu": "false"})
+    launch = f"accelerate launch --config_file {ROOT}/accelerate_configs/cpu_2.yaml --main_process_port 0"
+    process = begin(material, grid, "--runs", "two", "--launch", launch)
+    said, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, said
+    assert RunRecord.load(material / "two/seed1").world_size == 2
+
+
+def test_a_run_is_locked_as_long_as_anybody_works_on_it(tmp_path):
+    lock = sweeping.take_lock(tmp_path / "lock")
+    assert lock is not None and sweeping.take_lock(tmp_path / "lock") is None
+    holder = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))  # a run whose sweep is killed
+    os.close(lock)
+    assert sweeping.take_lock(tmp_path / "lock") is None
+    holder.kill(), holder.wait()
+    assert sweeping.take_lock(tmp_path / "lock") is not None
+
+
+def test_a_process_that_writes_into_a_folder_is_found(tmp_path):
+    """A launcher's workers hold no lock; they are known by their --output_dir, relative to where they run."""
+    command = [sys.executable, "-c", "import time; time.sleep(60)", "--output_dir", "runs/a"]
+    worker = subprocess.Popen(command, cwd=tmp_path)
+    try:
+        wait_for(lambda: (tmp_path / "runs/a").resolve() in sweeping.writers(), worker, 20)
+        assert sweeping.writers()[(tmp_path / "runs/a").resolve()] == worker.pid
+    finally:
+        worker.kill(), worker.wait()

@@ -77,10 +77,14 @@ def read_grid(grid: str, overrides: list[str] | None = None, script: str = "foca
     for axis, values in axes.items():
         for flag in dict.fromkeys(known.get(flag, flag) for flags in values.values() for flag in flags):
             if flag in varied:
-                raise UserError(f"{file}: the axes {varied[flag]!r} and {axis!r} both set {flag}; leave one of them out")
+                raise UserError(
+                    f"{file}: the axes {varied[flag]!r} and {axis!r} both set {flag}; leave one of them out"
+                )
             varied[flag] = axis
     for flag in sorted(given & set(varied)):
-        raise UserError(f"--{flag} is what axis {varied[flag]!r} of grid {file.stem} varies; leave it out or edit a copy")
+        raise UserError(
+            f"--{flag} is what axis {varied[flag]!r} of grid {file.stem} varies; leave it out or edit a copy"
+        )
     for flag, reason in OURS.items():
         if flag in given or flag in varied or flag in {known.get(key, key) for key in base}:
             raise UserError(f"{flag} is set by the sweep itself: {reason}; leave it out")
@@ -93,8 +97,8 @@ def read_grid(grid: str, overrides: list[str] | None = None, script: str = "foca
         place, order = list(axes).index("seed"), list(axes["seed"])
         combinations.sort(key=lambda labels: order.index(labels[place]))
     for labels in combinations:
-        values = dict(zip(axes, labels, strict=True))
-        own = {flag: value for axis, label in values.items() for flag, value in axes[axis][label].items()}
+        picked = dict(zip(axes, labels, strict=True))
+        own = {flag: value for axis, label in picked.items() for flag, value in axes[axis][label].items()}
         set_here = {known.get(flag, flag) for flag in own}
         kept = {flag: value for flag, value in base.items() if known.get(flag, flag) not in set_here}
         argv = (*as_flags(kept | own, str(file)), *overrides)
@@ -106,7 +110,7 @@ def read_grid(grid: str, overrides: list[str] | None = None, script: str = "foca
             check_values(settings)
         except UserError as error:
             raise UserError(f"{file}, run {name}: {error}") from error
-        runs[name] = Run(name, values, argv, settings_asked(settings))
+        runs[name] = Run(name, picked, argv, settings_asked(settings))
     name = str(content.get("name", file.stem))
     _check_name(name, f"{file}: name")
     evaluate = content.get("evaluate")
@@ -123,7 +127,9 @@ def read_grid(grid: str, overrides: list[str] | None = None, script: str = "foca
         try:
             for task in parse_eval(list(evaluate), script).tasks or ():
                 if task.partition("/")[0] not in {*STS_TASKS, *(row.title for row in STS_TASKS.values())}:
-                    raise UserError(f"there is no task {task!r}{suggest(task, STS_TASKS)}; allowed: {', '.join(STS_TASKS)}")
+                    raise UserError(
+                        f"there is no task {task!r}{suggest(task, STS_TASKS)}; allowed: {', '.join(STS_TASKS)}"
+                    )
         except UserError as error:
             raise UserError(f"{file}: evaluate: {error}") from error
     return Grid(name, " ".join(str(content.get("note", "")).split()), tuple(runs.values()), evaluate)
@@ -140,10 +146,16 @@ def check_values(settings: Settings) -> None:
         near, allowed = suggest(pooler, [*POOLERS, *ALIASES]), ", ".join([*POOLERS, *ALIASES])
         raise UserError(f"there is no pooler {pooler!r}{near}; allowed: {allowed}")
     build_augmentations(settings.views.augmentation)
-    places = {"train_file": settings.data.train_file, "eval_file": settings.dev.eval_file, "sts_dir": settings.dev.sts_dir}
+    places = {
+        "train_file": settings.data.train_file,
+        "eval_file": settings.dev.eval_file,
+        "sts_dir": settings.dev.sts_dir,
+    }
     for flag, path in places.items():
         if path is not None and path != "quickstart" and not Path(path).exists():
-            raise UserError(f"--{flag} {path} is not there; paths are taken from the folder that the sweep is started in")
+            raise UserError(
+                f"--{flag} {path} is not there; paths are taken from the folder that the sweep is started in"
+            )
 
 
 def find_grid(grid: str) -> Path:
@@ -177,7 +189,7 @@ class _Loader(yaml.SafeLoader):
 def _load(file: Path) -> Any:
     try:
         with open(file, encoding="utf-8") as stream:
-            return yaml.load(stream, _Loader)  # noqa: S506: a SafeLoader
+            return yaml.load(stream, _Loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"grid {file} is no valid yaml: {' '.join(str(error).split())}") from error
 
@@ -226,7 +238,9 @@ def as_flags(values: dict[str, Any], where: str) -> list[str]:
     flags: list[str] = []
     for key, value in values.items():
         if value is None or isinstance(value, dict) or value == []:
-            raise UserError(f"{where}: {key} is {value!r}; it must be a number, a text, true, false, or a list of these")
+            raise UserError(
+                f"{where}: {key} is {value!r}; it must be a number, a text, true, false, or a list of these"
+            )
         if isinstance(value, list):
             flags += [f"--{key}", *map(str, value)]
         else:

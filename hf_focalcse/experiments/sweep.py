@@ -142,11 +142,14 @@ def _refuse_other(run: Run, command: list[str], folder: Path) -> None:
     try:
         found = differing(run, command)
     except (UserError, SystemExit) as error:
-        raise UserError(f"{folder} holds a run whose settings cannot be compared: {error}; give another --runs") from error
+        raise UserError(
+            f"{folder} holds a run whose settings cannot be compared: {error}; give another --runs"
+        ) from error
     if found:
         more = f" (and {len(found) - 1} more: {', '.join(text.split()[0] for text in found[1:])})" if found[1:] else ""
         raise UserError(
-            f"{folder} holds a run with other settings than the grid's: {found[0]}{more}; give another --runs, or delete it"
+            f"{folder} holds a run with other settings than the grid's: {found[0]}{more}; "
+            "give another --runs, or delete it"
         )
 
 
@@ -296,11 +299,17 @@ class Sweep:
             self.close(run, lock)
             return
         if state == TRAINED:
-            self.launch(run, slot, lock, "eval", [sys.executable, "-m", "hf_focalcse", "eval", *self.eval_flags(folder)])
+            self.launch(
+                run, slot, lock, "eval", [sys.executable, "-m", "hf_focalcse", "eval", *self.eval_flags(folder)]
+            )
             return
-        resume = ["--overwrite_output_dir"] if state == DAMAGED else ["--resume_from_checkpoint", "last"]
-        flags = [*run.argv, "--output_dir", str(folder), *resume]
         folder.mkdir(exist_ok=True)
+        again: list[str] = []
+        if state == INTERRUPTED:
+            again = ["--resume_from_checkpoint", "last"]
+        elif {path.name for path in folder.iterdir()} - {ASKED, LOG}:
+            again = ["--overwrite_output_dir"]  # of a run that was killed between its last step and its record
+        flags = [*run.argv, "--output_dir", str(folder), *again]
         write_json(folder / ASKED, {"grid": self.grid.name, "command": ["focalcse", "train", *run.argv]})
         self.launch(run, slot, lock, "train", [*self.launcher, "-m", "hf_focalcse", "train", *flags], state)
 
@@ -440,7 +449,11 @@ def environments(jobs: int, launched: bool) -> list[dict[str, str]]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = int(os.environ.get("OMP_NUM_THREADS") or cores)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = [g for g in visible.split(",") if g] if visible is not None else [str(i) for i in range(torch.cuda.device_count())]
+    gpus = (
+        [g for g in visible.split(",") if g]
+        if visible is not None
+        else [str(i) for i in range(torch.cuda.device_count())]
+    )
     each = max(len(gpus) // jobs, 1) if launched else 1
     made = []
     for slot in range(jobs):
