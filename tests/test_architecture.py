@@ -32,6 +32,7 @@ ALLOWED = {
     "pairs": {"losses.base"},
     "modeling": {"augment", "poolers"},
     "evaluation.evaluate": {"evaluation.metrics", "evaluation.tasks", "metrics.sts_correlation.sts_correlation"},
+    "evaluation.cosines": {"evaluation.evaluate"},
     "evaluation.whitening": set(),
     "evaluation.word_vectors": set(),
     "evaluation.table": {"evaluation.evaluate", "evaluation.tasks"},
@@ -52,11 +53,14 @@ ALLOWED = {
     # experiments start training and evaluation as processes, so that a killed run is nobody else's loss
     "experiments": set(),
     "experiments.grid": {"arguments", "augment", "evaluation", "poolers"},
+    "experiments.statistics": set(),
+    "experiments.compare": {"arguments", "evaluation", "record", "evaluation.cosines"}
+    | {f"experiments.{name}" for name in ("grid", "statistics")},
     "experiments.sweep": {"arguments", "checkpoints", "evaluation", "record", "experiments.grid"},
     # top
     "jobs": {"arguments", "augment", "checkpoints", "data", "engines", "evaluation", "losses", "modeling"}
     | {"quickstart", "record", "trainer"}
-    | {"evaluation.table", "evaluation.whitening", "evaluation.word_vectors"}
+    | {"evaluation.cosines", "evaluation.table", "evaluation.whitening", "evaluation.word_vectors"}
     | {f"publishing.{name}" for name in ("card", "export", "hub", "plots", "publish")},
     "cli": {"arguments", "jobs"},
     "__main__": {"cli"},

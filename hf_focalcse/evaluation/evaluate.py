@@ -7,7 +7,7 @@ import os
 import platform
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -54,9 +54,11 @@ def evaluate_sts(
     vectors = _encode(encoder, rows, progress)
     scores: dict[str, float] = {}
     spread: dict[str, dict[str, Any]] = {}
+    pairs: dict[str, np.ndarray] = {}
     for task in tasks:
         first, second = np.array([[rows[pair.sentence1], rows[pair.sentence2]] for pair in task.pairs]).T
-        scores |= _correlations(task, cosine(vectors[first], vectors[second]), metric)
+        pairs[task.key] = np.stack([task.scores, cosine(vectors[first], vectors[second])])
+        scores |= _correlations(task, pairs[task.key][1], metric)
         if task.aligned_above is not None:
             positive = task.scores > task.aligned_above
             if positive.any():
@@ -76,15 +78,20 @@ def evaluate_sts(
             "versions": {"python": platform.python_version()} | _versions(),
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         },
+        pairs,
     )
 
 
 @dataclass
 class Results:
-    """Scores under keys such as ``STS16/test/all/spearman`` (correlations x 100), and what they were measured on."""
+    """Scores under keys such as ``STS16/test/all/spearman`` (correlations x 100), and what they were measured on.
+
+    pairs: (2, N) gold score and cosine of every pair of a set, where they were measured just now.
+    """
 
     scores: dict[str, float]
     metadata: dict[str, Any]
+    pairs: dict[str, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
 
     def write(self, path: str | Path) -> None:
         """results.json, whole or not at all: scores at the top level, ``metadata`` last."""
@@ -131,7 +138,8 @@ class Results:
         """Results of the same model on different sets as one."""
         scores = {key: score for part in parts for key, score in part.scores.items()}
         data = {key: of for part in parts for key, of in part.metadata["data"].items()}
-        return cls(scores | _averages(scores, data), {**parts[0].metadata, "data": data})
+        pairs = {key: of for part in parts for key, of in part.pairs.items()}
+        return cls(scores | _averages(scores, data), {**parts[0].metadata, "data": data}, pairs)
 
     def table(self) -> str:
         """For the terminal, at most 100 columns."""
