@@ -637,6 +637,52 @@ def parse_sweep(argv: list[str], script: str = "focalcse sweep") -> SweepArgumen
     return SweepArguments(grid=argv[0], overrides=rest, **vars(namespace))
 
 
+@dataclass
+class CompareArguments:
+    """Arguments of ``focalcse compare``."""
+
+    runs: list[str]
+    factor: list[str]
+    to: list[str] | None = None
+    allow: list[str] = field(default_factory=list)
+    resamples: int = 2000
+    sick: str | None = None
+    json: str | None = None
+    markdown: bool = False
+
+
+def parse_compare(argv: list[str], script: str = "focalcse compare") -> CompareArguments:
+    """Run folders and flags -> `CompareArguments`; raises as `parse` does."""
+    parser = _Parser(
+        [],
+        prog=script,
+        allow_abbrev=False,
+        description="What differs between trained models for more than chance: paired tests over seeds and sentences.",
+        epilog="Example: focalcse compare runs/study/cls-* --factor loss --to infonce",
+    )
+    parser.add_argument("runs", nargs="+", help="run folders, patterns, or folders of run folders")
+    parser.add_argument(
+        "--factor",
+        nargs="+",
+        required=True,
+        help="the settings that may differ; loss stands for the loss with its settings and reference",
+    )
+    parser.add_argument("--to", nargs="+", help="what to compare with: a value of the factor, or run folders")
+    parser.add_argument(
+        "--allow", nargs="+", default=[], help="other differences to accept, such as commit; they are said"
+    )
+    parser.add_argument("--resamples", type=int, default=2000, help="resamples of the sentence pairs (default: 2000)")
+    parser.add_argument("--sick", choices=("senteval", "mteb"), help="whose SICK-R pairs, as in focalcse table")
+    parser.add_argument("--json", help="file to write everything to")
+    parser.add_argument("--markdown", action="store_true", help="print tables for a README")
+    namespace = parser.parse(argv)
+    if not 100 <= namespace.resamples <= 1_000_000:
+        raise UserError(
+            f"--resamples is {namespace.resamples}; it must be 100 to 1,000,000 (1,000 to 10,000 are usual)"
+        )
+    return CompareArguments(**vars(namespace))
+
+
 class _Parser(HfArgumentParser):
     """HfArgumentParser that raises UserError, suggests names, and can say which names a command line gives."""
 

@@ -19,6 +19,7 @@ COMMANDS = {  # name -> (parser in arguments.py, job in jobs.py or module:job, w
         "experiments.sweep:sweep",
         "train every run of a grid: GRID, a name or a .yaml",
     ),
+    "compare": ("parse_compare", "experiments.compare:compare", "test what runs differ by: RUNS --factor NAME"),
     "push": ("parse_push", "push_folder", "publish a trained model on the Hub: FOLDER org/name"),
 }
 

@@ -54,7 +54,7 @@ ALLOWED = {
     "experiments": set(),
     "experiments.grid": {"arguments", "augment", "evaluation", "poolers"},
     "experiments.statistics": set(),
-    "experiments.compare": {"arguments", "evaluation", "record", "evaluation.cosines"}
+    "experiments.compare": {"arguments", "evaluation", "record", "evaluation.cosines", "evaluation.table"}
     | {f"experiments.{name}" for name in ("grid", "statistics")},
     "experiments.sweep": {"arguments", "checkpoints", "evaluation", "record", "experiments.grid"},
     # top

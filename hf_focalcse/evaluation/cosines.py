@@ -34,7 +34,7 @@ def write_cosines(folder: str | Path, results: Results) -> None:
     text = json.dumps({"model": model, "data": data})
     try:
         with open(draft, "wb") as stream:
-            np.savez_compressed(stream, **{ABOUT: np.array(text)}, **sets)
+            np.savez_compressed(stream, **{ABOUT: np.array(text), **sets})  # type: ignore[arg-type]
         os.replace(draft, file)
     finally:
         draft.unlink(missing_ok=True)

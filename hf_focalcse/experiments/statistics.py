@@ -70,18 +70,28 @@ def compare_pairs(gold: np.ndarray, a: np.ndarray, b: np.ndarray, resamples: int
 
     The unit is the pair: one that is drawn, or swapped, is so for all seeds and both systems.
     """
+    return summarise(len(gold), *resample(gold, a, b, resamples, seed))
+
+
+def resample(
+    gold: np.ndarray, a: np.ndarray, b: np.ndarray, resamples: int, seed: int = 0
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """The difference as it is, on pairs drawn anew, and with the systems swapped at random, each (resamples,)."""
     rng = np.random.default_rng(seed)
-    weights = np.ones((1, len(gold)))
-    observed = float(spearman_differences(gold, a, b, weights)[0])
-    drawn = np.concatenate([spearman_differences(gold, a, b, w) for w in draw_counts(len(gold), resamples, rng)])
+    observed = float(spearman_differences(gold, a, b, np.ones((1, len(gold))))[0])
+    blocks = [spearman_differences(gold, a, b, weights) for weights in draw_counts(len(gold), resamples, rng)]
+    return observed, np.concatenate(blocks), permuted_differences(gold, a, b, resamples, rng)
+
+
+def summarise(pairs: int, observed: float, drawn: np.ndarray, swapped: np.ndarray) -> PairTest:
+    """What `resample` found -> interval and p values; none of them is 0, for the data are one resample too."""
     low, high = np.quantile(drawn, [0.5 - LEVEL / 2, 0.5 + LEVEL / 2])
     side = int(min(np.count_nonzero(drawn <= 0), np.count_nonzero(drawn >= 0)))
-    flipped = permuted_differences(gold, a, b, resamples, rng)
-    beyond = int(np.count_nonzero(np.abs(flipped) >= abs(observed) * (1 - 1e-12)))
+    beyond = int(np.count_nonzero(np.abs(swapped) >= abs(observed) * (1 - 1e-12)))
     return PairTest(
-        *(len(gold), resamples, observed, float(low), float(high)),
-        min(1.0, 2 * (side + 1) / (resamples + 1)),
-        (beyond + 1) / (resamples + 1),
+        *(pairs, len(drawn), observed, float(low), float(high)),
+        min(1.0, 2 * (side + 1) / (len(drawn) + 1)),
+        (beyond + 1) / (len(swapped) + 1),
     )
 
 
