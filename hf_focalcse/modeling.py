@@ -55,6 +55,7 @@ from transformers.utils import logging as transformers_logging
 
 from .augment import Augmentation, Drawn, Dropout, draw_views
 from .errors import UserError
+from .packing import ATTENTION, Packed, use_fast_dropout
 from .poolers import POOLERS, resolve_pooler
 
 HEAD_FILE = "focal_head.safetensors"
@@ -72,6 +73,7 @@ DROPOUT_ATTRIBUTES = (  # BERT, RoBERTa, MPNet, ELECTRA, XLM-R; DistilBERT; Mode
 )
 NOTHING_DRAWN = Drawn()
 ROWS_PER_CHUNK = 64  # rows of similar length that go through the encoder together when no chunk size is asked for
+PACKABLE = ("bert", "roberta", "xlm-roberta", "electra", "distilbert")  # take positions and hand ``runs`` to attention
 
 
 class Projection(nn.Module):
@@ -108,8 +110,12 @@ class FocalCLMixin(_Base):
         setattr(self, self.base_model_prefix, self.encoder_class(config, **options))
         if not self.encoder_has_pooler:
             self.mlp = Projection(config.hidden_size)
+        use_fast_dropout(self)
+        if config.model_type in PACKABLE and config._attn_implementation == "sdpa":
+            config._attn_implementation = ATTENTION  # sdpa, but for sentences that are packed
         record = getattr(config, "focal_cl", None) or {}
         self.chunk_size: int | None = None
+        self.packing = True  # whether sentences are packed where that is possible, see `packs`
         self.augmentations: tuple[Augmentation, ...] = ()  # one a view; none: the encoder's dropout alone
         self._tokenizer: PreTrainedTokenizerBase | None = None
         self.post_init()
@@ -169,9 +175,9 @@ class FocalCLMixin(_Base):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Ids and mask (B, V, L) -> embeddings (B, V, D); or (B, L) -> (B, D).
 
-        Rows are grouped by length, and every group is trimmed to its own longest row. With ``chunk_size`` set, a group
-        has that many rows and is checkpointed in training: one group's activations live at a time, and dropout is
-        replayed. Padding is expected on the right. In training the ``augmentations`` change the views.
+        Rows are grouped by length, and every group is trimmed to its own longest row or packed without padding. With
+        ``chunk_size`` set, a group has that many rows and is checkpointed in training: one group's activations live at
+        a time, and dropout is replayed. Padding is expected on the right. In training ``augmentations`` change views.
         """
         drawn = NOTHING_DRAWN
         if self.training and self.augmentations:
@@ -181,7 +187,7 @@ class FocalCLMixin(_Base):
         lengths = mask.sum(1)
         order = torch.argsort(lengths, descending=True, stable=True)
         pieces = []
-        for rows in order.split(self.chunk_size or ROWS_PER_CHUNK):
+        for rows in order.split(self.chunk_size or self.rows_per_group(len(ids))):
             longest = max(int(lengths[rows[0]]), 1)
             chunk = ids[rows, :longest], mask[rows, :longest], drawn.of(rows, longest)
             if self.chunk_size and torch.is_grad_enabled():
@@ -191,14 +197,38 @@ class FocalCLMixin(_Base):
         vectors = torch.cat(pieces)[torch.argsort(order)]  # (B*V, D), in the order given
         return vectors.reshape(*leading, -1)
 
+    def rows_per_group(self, rows: int) -> int:
+        """Rows that go through the encoder together where no chunk size is asked for."""
+        # A GPU needs large groups to be busy, a CPU small ones for its cache.
+        return ROWS_PER_CHUNK if self.device.type == "cpu" else max(ROWS_PER_CHUNK, -(-rows // 4))
+
+    @property
+    def packs(self) -> bool:
+        """Whether sentences go through the encoder one after the other, unpadded: in training on CPUs, where the
+        encoder's family takes them so and its attention is the default one."""
+        # Only in training: embeddings stay bit for bit those of the plain encoder, and encode's groups waste little.
+        chosen = self.packing and self.training and self.config._attn_implementation == ATTENTION
+        return chosen and self.device.type == "cpu"
+
     def embed(self, ids: Tensor, mask: Tensor, drawn: Drawn = NOTHING_DRAWN) -> Tensor:
         """One group of rows (B, L) -> (B, D); drawn: what augmentations do to them."""
         row = POOLERS[self.pooler_name]
         if drawn.order is not None:
             ids = ids.gather(1, drawn.order)
-        with self._cut(drawn.keep()):
-            output = self.encoder(input_ids=ids, attention_mask=mask, output_hidden_states=row.all_layers)
+        keep, packed = drawn.keep(), None
+        inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
+        if self.packs:
+            packed = Packed.of(mask)
+            positions = packed.positions + self.first_position
+            inputs = {"input_ids": packed.pack(ids), "position_ids": positions, "runs": packed.runs}
+            keep = None if keep is None else packed.pack(keep.expand(-1, mask.shape[1], -1))
+        firsts_only = self.training and row.first_only and drawn.order is None and self._last_output is not None
+        firsts = slice(0, 1) if packed is None else packed.firsts
+        with self._cut(keep), self._only(firsts if firsts_only else None):
+            output = self.encoder(**inputs, output_hidden_states=row.all_layers)
         layers = output.hidden_states if row.all_layers else (output.last_hidden_state,)
+        if packed is not None:
+            layers = tuple(layer.transpose(0, 1) if firsts_only else packed.unpack(layer) for layer in layers)
         if drawn.order is not None:  # every token back at its own place, [CLS] first
             back = drawn.order.argsort(1).unsqueeze(-1)
             layers = tuple(layer.gather(1, back.expand_as(layer)) for layer in layers)
@@ -206,6 +236,37 @@ class FocalCLMixin(_Base):
         if self.projection_use == "always" or (self.projection_use == "training" and self.training):
             vectors = torch.tanh(self.projection_linear(vectors))
         return vectors
+
+    @property
+    def first_position(self) -> int:
+        """Of a sentence's first token among the position embeddings."""
+        after_padding = isinstance(self, (RobertaForFocalCL, XLMRobertaForFocalCL, MPNetForFocalCL))
+        return self.encoder.embeddings.padding_idx + 1 if after_padding else 0  # MPNet's is always 1
+
+    @property
+    def _last_output(self) -> nn.Module | None:
+        """Where the last layer's attention is over, in families that have such a module; from there on a token needs
+        no other. None where layers are run again in backward, without `_only`."""
+        layers = getattr(getattr(self.encoder, "encoder", None), "layer", None)
+        if layers is None:
+            return None
+        if getattr(layers[-1], "gradient_checkpointing", False) or hasattr(layers[-1], "_checkpoint_wrapped_module"):
+            return None
+        return getattr(getattr(layers[-1], "attention", None), "output", None)
+
+    @contextmanager
+    def _only(self, tokens: slice | Tensor | None) -> Iterator[None]:
+        """Within it, the rest of the last layer is computed for these tokens alone."""
+        if tokens is None:
+            yield
+            return
+        handle = self._last_output.register_forward_pre_hook(  # type: ignore[union-attr]
+            lambda module, inputs: tuple(hidden[:, tokens] for hidden in inputs)
+        )
+        try:
+            yield
+        finally:
+            handle.remove()
 
     @contextmanager
     def _cut(self, keep: Tensor | None) -> Iterator[None]:
@@ -236,9 +297,7 @@ class FocalCLMixin(_Base):
 
     def max_length(self) -> int:
         """Tokens that the encoder can read."""
-        positions: int = self.config.max_position_embeddings
-        if isinstance(self, (RobertaForFocalCL, XLMRobertaForFocalCL, MPNetForFocalCL)):
-            positions -= self.encoder.embeddings.padding_idx + 1  # positions start after it; MPNet's is always 1
+        positions: int = self.config.max_position_embeddings - self.first_position
         return min(positions, self.tokenizer.model_max_length)
 
     @torch.no_grad()  # not inference_mode: FSDP2 would keep the weights it gathered here as inference tensors

@@ -52,6 +52,7 @@ def mean_embedding_last(layers: Layers, mask: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class Pooler:
     """pool: (hidden states, mask (B, L)) -> (B, D). all_layers: needs every layer's output, not only the last.
+    first_only: needs the last layer's first token and nothing else.
     projection: followed by the encoder's Linear+tanh on the pooled vector.
     code: the same as an expression for users of plain transformers, over ``output`` and ``mask`` (B, L, 1).
     sentence_transformers: its name in the configuration of that library's Pooling, None where it has no such pooling.
@@ -60,6 +61,7 @@ class Pooler:
     pool: Callable[[Layers, Tensor], Tensor]
     code: str
     all_layers: bool = False
+    first_only: bool = False
     projection: bool = False
     sentence_transformers: str | None = None
 
@@ -68,8 +70,8 @@ FIRST = "output.last_hidden_state[:, 0]"
 MEAN = "({} * mask).sum(1) / mask.sum(1)"
 LAYERS = "(output.hidden_states[{}] + output.hidden_states[-1]) / 2"
 POOLERS = {
-    "cls": Pooler(first_token, FIRST, projection=True, sentence_transformers="cls_token"),
-    "cls_before_pooler": Pooler(first_token, FIRST, sentence_transformers="cls_token"),
+    "cls": Pooler(first_token, FIRST, first_only=True, projection=True, sentence_transformers="cls_token"),
+    "cls_before_pooler": Pooler(first_token, FIRST, first_only=True, sentence_transformers="cls_token"),
     "mean": Pooler(mean_last, MEAN.format("output.last_hidden_state"), sentence_transformers="mean_tokens"),
     "max": Pooler(
         max_last,

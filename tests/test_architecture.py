@@ -21,6 +21,7 @@ ALLOWED = {
     "losses.base": set(),
     "evaluation.metrics": set(),
     "evaluation.tasks": set(),
+    "packing": set(),
     "metrics.sts_correlation.sts_correlation": {"evaluation.metrics"},
     # level 1
     "arguments": {"augment", "poolers", "training_args"},
@@ -30,7 +31,7 @@ ALLOWED = {
     "losses": {"losses.base"},
     "losses.*": {"losses.base"},
     "pairs": {"losses.base"},
-    "modeling": {"augment", "poolers"},
+    "modeling": {"augment", "packing", "poolers"},
     "evaluation.evaluate": {"evaluation.metrics", "evaluation.tasks", "metrics.sts_correlation.sts_correlation"},
     "evaluation.cosines": {"evaluation.evaluate"},
     "evaluation.whitening": set(),

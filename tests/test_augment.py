@@ -136,6 +136,7 @@ def hidden(model, seed=0):
 def test_cutoffs_zero_the_output_of_the_embedding_layer(tmp_path, family):
     """16 rows of one group, longest first: the first two are the views of the longest sentence."""
     model = load(tmp_path, family, texts=("feature_cutoff:0.25", "token_cutoff:0.3"))
+    model.packing = False  # the encoder is looked into
     zero = hidden(model) == 0
     assert zero.shape[0] == 16
     n = int(views(model)[1][3, 0].sum())
@@ -159,6 +160,7 @@ def test_token_shuffle_gives_every_token_another_place(tmp_path, family):
     changed = (vectors[:, 1] - expected[:, 1]).abs().amax(1) > 1e-9
     assert changed.sum() >= 7  # one sentence has three tokens, whose shuffle may be none
     # the first layer reads the same words in another order
+    model.packing = False
     model.augmentations = build_augmentations(["token_shuffle"])
     words = model.encoder.get_input_embeddings()
     seen = []
@@ -214,7 +216,7 @@ def test_chunked_equals_whole(tmp_path, family, text):
         vectors, chunked = run(chunk)
         torch.testing.assert_close(vectors, whole, rtol=0, atol=1e-13)
         for name, value in gradient.items():
-            torch.testing.assert_close(chunked[name], value, rtol=0, atol=1e-11)
+            torch.testing.assert_close(chunked[name], value, rtol=1e-13, atol=1e-11)
     set_seed(1)
     other = model(*views(model))
     assert torch.allclose(other, whole) is False
