@@ -186,7 +186,7 @@ def test_mistakes(study, tmp_path, capsys):
             "dclr",
         ): "there is no arm 'dclr'; there are: focal m 0.2; focal m 0.3; infonce",
         (study, "--factor", "loss", "--to", "focal"): "several arms begin with 'focal'",
-        (tmp_path, "--factor", "loss"): "there is no run in",
+        (tmp_path, "--factor", "loss"): "there is no finished run in",
         (study, "--factor", "loss", "--resamples", "5"): "--resamples is 5",
     }.items():
         assert message in compare(capsys, *arguments, code=2), arguments
