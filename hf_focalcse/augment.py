@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from .errors import UserError, suggest
 
@@ -46,8 +46,10 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """One way to change a view. rate: the share of tokens or features that is touched, where there is such a share."""
+    """One way to change a view. rate: the share of tokens or features that is touched, where there is such a share.
+    cuts: whether it sets parts of the embedding layer's output to zero."""
 
+    cuts: ClassVar[bool] = False
     rate: float | None = None
 
     def draw(self, mask: Tensor, dimensions: int) -> Drawn:
@@ -72,12 +74,16 @@ class TokenShuffle(Augmentation):
 class TokenCutoff(Augmentation):
     """int(n x rate) whole token vectors of the n tokens of a sentence are zero."""
 
+    cuts = True
+
     def draw(self, mask: Tensor, dimensions: int) -> Drawn:
         return Drawn(tokens=random_ranks(mask) >= share(mask, self.rate))
 
 
 class SpanCutoff(Augmentation):
     """int(n x rate) token vectors in a row are zero (Shen et al. 2020)."""
+
+    cuts = True
 
     def draw(self, mask: Tensor, dimensions: int) -> Drawn:
         length = share(mask, self.rate)  # (R, 1)
@@ -89,6 +95,8 @@ class SpanCutoff(Augmentation):
 
 class FeatureCutoff(Augmentation):
     """int(D x rate) features of a sentence are zero, the same at all its tokens."""
+
+    cuts = True
 
     def draw(self, mask: Tensor, dimensions: int) -> Drawn:
         every = mask.new_ones(len(mask), dimensions)

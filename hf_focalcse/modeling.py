@@ -116,6 +116,7 @@ class FocalCLMixin(_Base):
         record = getattr(config, "focal_cl", None) or {}
         self.chunk_size: int | None = None
         self.packing = True  # whether sentences are packed where that is possible, see `packs`
+        self.compiling = False  # whether torch.compile has the encoder; then its shapes and modules stay as they are
         self.augmentations: tuple[Augmentation, ...] = ()  # one a view; none: the encoder's dropout alone
         self._tokenizer: PreTrainedTokenizerBase | None = None
         self.post_init()
@@ -170,8 +171,14 @@ class FocalCLMixin(_Base):
         """Whether an augmentation makes the views differ, beyond dropout."""
         return any(not isinstance(augmentation, Dropout) for augmentation in self.augmentations)
 
+    @property
+    def cut(self) -> bool:
+        """Whether an augmentation sets parts of the embedding layer's output to zero."""
+        return any(augmentation.cuts for augmentation in self.augmentations)
+
     # ---- forward
 
+    @torch.compiler.disable(recursive=False)  # of what follows the encoder alone is worth compiling
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Ids and mask (B, V, L) -> embeddings (B, V, D); or (B, L) -> (B, D).
 
@@ -208,8 +215,9 @@ class FocalCLMixin(_Base):
         encoder's family takes them so and its attention is the default one."""
         # Only in training: embeddings stay bit for bit those of the plain encoder, and encode's groups waste little.
         chosen = self.packing and self.training and self.config._attn_implementation == ATTENTION
-        return chosen and self.device.type == "cpu"
+        return chosen and not self.compiling and self.device.type == "cpu"
 
+    @torch.compiler.disable(recursive=False)
     def embed(self, ids: Tensor, mask: Tensor, drawn: Drawn = NOTHING_DRAWN) -> Tensor:
         """One group of rows (B, L) -> (B, D); drawn: what augmentations do to them."""
         row = POOLERS[self.pooler_name]
@@ -246,9 +254,9 @@ class FocalCLMixin(_Base):
     @property
     def _last_output(self) -> nn.Module | None:
         """Where the last layer's attention is over, in families that have such a module; from there on a token needs
-        no other. None where layers are run again in backward, without `_only`."""
+        no other. None where layers are compiled, or run again in backward without `_only`."""
         layers = getattr(getattr(self.encoder, "encoder", None), "layer", None)
-        if layers is None:
+        if layers is None or self.compiling:
             return None
         if getattr(layers[-1], "gradient_checkpointing", False) or hasattr(layers[-1], "_checkpoint_wrapped_module"):
             return None

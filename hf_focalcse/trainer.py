@@ -61,8 +61,9 @@ class FocalCSETrainer(Trainer):
 
     Raises:
         UserError: a reference is missing or not used, every dropout rate is 0 (both views would be equal) and there is
-            no augmentation, there are fewer than two sentences a batch, the metric that is to choose the best
-            checkpoint is none of the dev tasks', or processes and engine are not what was asked for.
+            no augmentation, torch_compile meets a cutoff, there are fewer than two sentences a batch, the metric that
+            is to choose the best checkpoint is none of the dev tasks', or processes and engine are not what was asked
+            for.
     """
 
     model: Any
@@ -101,6 +102,12 @@ class FocalCSETrainer(Trainer):
         self.reference = choose_reference(loss, reference, max_seq_length)
         self.step_time, self.reference_time = Stopwatch(), Stopwatch()
         require_dropout(model)
+        model.compiling = args.torch_compile
+        if args.torch_compile and model.cut:
+            raise UserError(
+                "--torch_compile does not go with a cutoff, which reaches into the compiled encoder; leave one of the "
+                "two out, or use --augmentation token_shuffle"
+            )
         if args.per_device_train_batch_size < 2:
             raise UserError(
                 f"per_device_train_batch_size is {args.per_device_train_batch_size}; a sentence needs at least one "

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss
 from hf_focalcse.augment import build_augmentations
+from hf_focalcse.errors import UserError
 from hf_focalcse.modeling import PACKABLE, FocalCLMixin, load_model, tokenize
 from hf_focalcse.packing import ATTENTION, FastDropout, Packed, Run, _Attend, attend, keep_mask
 from tests.tiny import save_tiny
@@ -218,3 +220,36 @@ def test_without_runs_it_is_sdpa():
     output, _ = attend(nn.Module(), *parts, None, is_causal=False)
     expected = nn.functional.scaled_dot_product_attention(*parts).transpose(1, 2)
     assert torch.equal(output, expected)
+
+
+# ---- torch.compile
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "pooler"), [("bert", "cls"), ("distilbert", "avg_first_last")])
+def test_a_compiled_encoder_trains_alike(tmp_path, family, pooler):
+    """Batches of several lengths through Trainer's own wrapping; views differ by shuffling, dropout is off."""
+    texts = [" ".join(SENTENCES[i % 5].split()[: 1 + i // 5]) for i in range(20)]
+
+    def losses(compiled):
+        model = load_model(str(save_tiny(tmp_path / str(compiled), family)), pooler, dropout=0.0)
+        model.augmentations = build_augmentations(["token_shuffle"])
+        args = FocalCSETrainingArguments(
+            output_dir=str(tmp_path / "run"), per_device_train_batch_size=4, max_steps=5, eval_strategy="no",
+            save_strategy="no", load_best_model_at_end=False, use_cpu=True, torch_compile=compiled, logging_steps=1,
+            disable_tqdm=True,
+        )  # fmt: skip
+        trainer = FocalCSETrainer(model, args, build_loss("focal"), [{"text": text} for text in texts])
+        assert model.compiling == compiled
+        trainer.train()
+        return [row["loss"] for row in trainer.state.log_history if "loss" in row]
+
+    assert losses(True) == pytest.approx(losses(False), rel=1e-4)
+
+
+def test_a_compiled_encoder_is_not_cut(tmp_path):
+    model = load_model(str(save_tiny(tmp_path, "bert")), "mean")
+    model.augmentations = build_augmentations(["feature_cutoff"])
+    args = FocalCSETrainingArguments(output_dir=str(tmp_path / "run"), use_cpu=True, torch_compile=True)
+    with pytest.raises(UserError, match="--torch_compile does not go with a cutoff"):
+        FocalCSETrainer(model, args, build_loss("focal"), [{"text": "a"}] * 64)
