@@ -106,7 +106,7 @@ def launch_words(launch: str, jobs: int) -> list[str]:
 def summary(states: dict[str, str]) -> str:
     kinds = [NEW, INTERRUPTED, DAMAGED, TRAINED, FINISHED]
     counted = [f"{n} {kind}" for kind in kinds if (n := sum(state == kind for state in states.values()))]
-    return f"{len(states)} runs ({', '.join(counted)})"
+    return f"{len(states)} run{'s' * (len(states) != 1)} ({', '.join(counted)})"
 
 
 # ---- what is there
