@@ -129,7 +129,7 @@ def read_runs(texts: Iterable[str]) -> list[Trained]:
         found = [Path(path) for path in sorted(glob.glob(text))] if any(c in text for c in "*?[") else [Path(text)]
         inside = [folder for path in found for folder in _run_folders(path)]
         if not inside:
-            raise UserError(f"there is no finished run in {text}; give folders with a run.json, or folders of such folders")
+            raise UserError(f"there is no finished run in {text}; give folders with a run.json, or folders of these")
         folders |= dict.fromkeys(inside)
     return [read_run(folder) for folder in folders]
 
