@@ -45,13 +45,11 @@ def make_ours(model: Any, folder: str, options: argparse.Namespace, **settings: 
     trainer = FocalCSETrainer(model, args, build_loss("infonce"), [{"text": ""}], mask_duplicates=False)
     trainer.create_optimizer()
     trainer.current_gradient_accumulation_steps = 1
-    trainer.model_wrapped = trainer.model
-    if options.torch_compile:
-        trainer.model_wrapped = trainer.accelerator.prepare(trainer.model)
+    prepared = trainer.accelerator.prepare(trainer.model)  # autocast and torch.compile are put around it there
 
     def step(texts: Sequence[str]) -> float:
         batch = trainer.data_collator([{"text": text} for text in texts])
-        loss = trainer.training_step(trainer.model_wrapped, batch)
+        loss = trainer.training_step(prepared, batch)
         trainer.optimizer.step()
         trainer.optimizer.zero_grad()
         trainer.state.global_step += 1

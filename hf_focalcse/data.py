@@ -77,9 +77,10 @@ class DataReport:
 
 
 class Sentences(Dataset):
-    """Map-style data set of ``{"text": str}`` over a memory-mapped file; holds 16 bytes a sentence in memory."""
+    """Map-style data set of ``{"text": str}`` over a memory-mapped file; holds 20 bytes a sentence in memory."""
 
     report: DataReport
+    lines: np.ndarray  # (N,) int32: the line of each sentence in a text file, or its row in a table, from 1
 
     def __init__(self, file: MappedFile, starts: np.ndarray, ends: np.ndarray, encoding_errors: str):
         self.file, self.starts, self.ends, self.encoding_errors = file, starts, ends, encoding_errors
@@ -211,6 +212,7 @@ def read_sentences(
     if wanted is not None and wanted < len(keep):
         keep = np.sort(np.random.default_rng(seed).choice(keep, wanted, replace=False))
     sentences.starts, sentences.ends = sentences.starts[keep], sentences.ends[keep]
+    sentences.lines = (some[keep] + 1).astype(np.int32)
 
     n = len(sentences)
     share, sample = _truncated(sentences, tokenizer, max_seq_length) if tokenizer is not None else (None, 0)

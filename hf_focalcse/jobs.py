@@ -19,7 +19,7 @@ from .augment import build_augmentations
 from .data import Sentences, read_sentences, require
 from .engines import engine_of, whole_model
 from .errors import UserError
-from .evaluation import Results, evaluate_sts, load_tasks, read_pairs
+from .evaluation import PairSet, Results, evaluate_rerank, evaluate_sts, load_rerank, load_tasks, read_pairs
 from .evaluation.cosines import PAIRS_FILE, write_cosines
 from .evaluation.table import make_table, read_system
 from .evaluation.whitening import Remembering, WhitenedEncoder, Whitening
@@ -44,6 +44,7 @@ ALWAYS_RECORDED = (
     *("warmup_steps", "weight_decay", "max_grad_norm", "max_steps", "num_train_epochs", "seed"),
 )
 TARGET = "target"  # as --whiten: the texts that are scored
+RERANK = "rerank"  # as one of --tasks: queries with candidates
 QUICKSTART = "quickstart"  # as --train_file or --eval_file: what the package carries
 
 
@@ -318,6 +319,7 @@ def make_trainer(
             mask_duplicates=settings.loss.mask_duplicates,
             negatives=settings.distributed.negatives,
             allow_resume_mismatch=settings.distributed.allow_resume_mismatch,
+            measure_steps=settings.dev.measure_steps,
             reference=prepare_reference(settings, loss),
         )
     except UserError:
@@ -455,9 +457,9 @@ def describe_end(record: RunRecord, folder: Path) -> str:
 
 
 def as_encoder(
-    model: Any, batch_size: int, name: str, weights: str | None, max_length: int | None = None
+    model: Any, batch_size: int, name: str, weights: str | None, max_length: int | None = None, bf16: bool = False
 ) -> tuple[Any, dict[str, Any]]:
-    """(what evaluation encodes with, what results.json says of it)."""
+    """(what evaluation encodes with, what results.json says of it); its precision only where it is not float32."""
     limit = min(max_length or model.max_length(), model.max_length())
     identity = {
         "name_or_path": name,
@@ -465,8 +467,9 @@ def as_encoder(
         "projection": model.projection_use,
         "max_length": limit,
         "weights_sha256": weights,
-    }
-    return SimpleNamespace(encode=partial(model.encode, batch_size=batch_size, max_length=limit)), identity
+    } | ({"precision": "bfloat16"} if bf16 else {})
+    encode = partial(model.encode, batch_size=batch_size, max_length=limit, bf16=bf16)
+    return SimpleNamespace(encode=encode), identity
 
 
 def evaluate(args: EvalArguments) -> None:
@@ -481,7 +484,7 @@ def evaluate(args: EvalArguments) -> None:
     folder = results_folder(args, identity["pooler"])
     make_writable(folder, "--output_dir")
     if args.whiten is None:
-        results = evaluate_sts(encoder, tasks, model=identity)
+        results = judge(encoder, tasks, identity)
     else:
         results = evaluate_whitened(encoder, tasks, identity, args.whiten, args.whiten_dim)
     if args.word_vectors is not None and encoder.unknown:
@@ -506,6 +509,14 @@ def evaluate(args: EvalArguments) -> None:
         print(f"Model card renewed: {folder / 'README.md'}")
     if args.push_to_hub:
         publish_scores(args, folder, results, print)
+
+
+def judge(encoder: Any, tasks: list[Any], model: dict[str, Any], progress: bool = True) -> Results:
+    """Scores on sets of pairs and on sets of queries as one."""
+    pairs = [task for task in tasks if isinstance(task, PairSet)]
+    queries = [task for task in tasks if not isinstance(task, PairSet)]
+    parts = [evaluate_sts(encoder, pairs, progress, model)] if pairs or not queries else []
+    return Results.join(parts + ([evaluate_rerank(encoder, queries, progress, model)] if queries else []))
 
 
 def weights_file(path: str, revision: str | None) -> Path | None:
@@ -537,12 +548,13 @@ def open_encoder(args: EvalArguments, path: str, device: Any) -> tuple[Any, dict
     require_projection(model, str(args.model_name_or_path))
     weights = weights_file(path, args.model_revision)
     sha256 = file_sha256(weights) if weights else None
-    return as_encoder(model.to(device), args.batch_size, str(args.model_name_or_path), sha256, args.max_seq_length)
+    name = str(args.model_name_or_path)
+    return as_encoder(model.to(device), args.batch_size, name, sha256, args.max_seq_length, args.bf16)
 
 
 def open_word_vectors(path: str, tasks: list[Any]) -> tuple[WordVectors, dict[str, Any]]:
     """Static word vectors for the sentences of ``tasks``, and their identity."""
-    vectors = WordVectors(path, (text for task in tasks for pair in task.pairs for text in pair[2:]))
+    vectors = WordVectors(path, (text for task in tasks for text in task.texts()))
     identity = {
         "name_or_path": path,
         "pooler": "mean of words",
@@ -566,13 +578,12 @@ def evaluate_whitened(
         whitening = Whitening(encoder.encode([sentences[i]["text"] for i in range(len(sentences))]), dimensions)
         of = f"{Path(source).name} ({report.kept:,} sentences, sha256 {report.sha256[:12]})"
         model = identity | {"whitening": f"{of}, {whitening.kernel.shape[1]} dimensions"}
-        return evaluate_sts(WhitenedEncoder(encoder, whitening), tasks, model=model)
+        return judge(WhitenedEncoder(encoder, whitening), tasks, model)
     parts = []
     for task in tasks:
-        texts = [text for pair in task.pairs for text in (pair.sentence1, pair.sentence2)]
-        whitening = Whitening(encoder.encode(texts), dimensions)
+        whitening = Whitening(encoder.encode(task.texts()), dimensions)
         model = identity | {"whitening": f"the texts of each set, {whitening.kernel.shape[1]} dimensions"}
-        parts.append(evaluate_sts(WhitenedEncoder(encoder, whitening), [task], progress=False, model=model))
+        parts.append(judge(WhitenedEncoder(encoder, whitening), [task], model, progress=False))
     return Results.join(parts)
 
 
@@ -597,13 +608,15 @@ def check_evaluation(args: EvalArguments) -> None:
         raise UserError(f"--batch_size is {args.batch_size}; it must be at least 1")
     if args.max_seq_length is not None and args.max_seq_length < 3:
         raise UserError(f"--max_seq_length is {args.max_seq_length}; a sentence needs at least 3 tokens")
+    if args.splits == "dev" and RERANK in (args.tasks or []):
+        raise UserError("--splits dev is for the STS sets; name the splits to rerank with --rerank_split")
     if args.splits not in ("test", "dev"):
         raise UserError(f"--splits is {args.splits!r}; it must be test or dev")
     if args.whiten_dim is not None and args.whiten is None:
         raise UserError(f"--whiten_dim is {args.whiten_dim}, but nothing is whitened; add --whiten target or FILE")
     if args.word_vectors is not None:
-        for name in ("model_name_or_path", "model_revision", "pooler", "max_seq_length", "device"):
-            if getattr(args, name) is not None:
+        for name in ("model_name_or_path", "model_revision", "pooler", "max_seq_length", "device", "bf16"):
+            if getattr(args, name) not in (None, False):
                 raise UserError(f"--word_vectors are judged in place of an encoder; leave --{name} out")
     if args.eval_file and (args.sts_dir or args.tasks or args.splits != "test"):
         raise UserError(
@@ -612,6 +625,16 @@ def check_evaluation(args: EvalArguments) -> None:
 
 
 def choose_tasks(args: EvalArguments) -> list[Any]:
+    """The sets of pairs, and with --tasks rerank those of queries."""
+    if RERANK in (args.tasks or []):
+        names = [name for name in args.tasks or [] if name != RERANK]
+        if not names and args.sts_dir:
+            raise UserError(f"--sts_dir {args.sts_dir} is given, but --tasks names no STS set; leave one of them out")
+        queries = load_rerank(args.rerank_file, args.rerank_split, args.rerank_scorer)
+        return [*(load_tasks(names, args.sts_dir) if names else []), *queries]
+    for flag in ("rerank_file", "rerank_split", "rerank_scorer"):
+        if getattr(args, flag) is not None:
+            raise UserError(f"--{flag} is given, but --tasks does not name {RERANK}; add --tasks {RERANK}")
     if args.eval_file:
         return [read_pairs(quickstart.PAIRS if args.eval_file == QUICKSTART else args.eval_file)]
     if args.splits == "dev" and args.tasks is None:
@@ -644,12 +667,14 @@ def results_folder(args: EvalArguments, pooler: str) -> Path:
     if args.output_dir is not None:
         return Path(args.output_dir)
     name = str(args.word_vectors or args.model_name_or_path).rstrip("/")
-    if Path(name).is_dir() and args.pooler is None and args.max_seq_length is None and args.whiten is None:
+    as_it_embeds = args.pooler is None and args.max_seq_length is None and args.whiten is None and not args.bf16
+    if Path(name).is_dir() and as_it_embeds:
         return Path(name)
     stem = Path(name).name if Path(name).exists() else name.replace("/", "--")
     whitened = "" if args.whiten is None else f"-whitened-{Path(args.whiten).stem}{args.whiten_dim or ''}"
     length = "" if args.max_seq_length is None else f"-{args.max_seq_length}"
-    return Path("results") / f"{stem}-{pooler.replace(' ', '-')}{length}{whitened}"
+    precision = "-bf16" if args.bf16 else ""
+    return Path("results") / f"{stem}-{pooler.replace(' ', '-')}{length}{whitened}{precision}"
 
 
 def _silence(*_: Any) -> None:

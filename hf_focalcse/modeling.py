@@ -10,7 +10,7 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +72,7 @@ DROPOUT_ATTRIBUTES = (  # BERT, RoBERTa, MPNet, ELECTRA, XLM-R; DistilBERT; Mode
     "mlp_dropout",
 )
 NOTHING_DRAWN = Drawn()
+TOKENISED_TOGETHER = 4096  # sentences of `encode`: padding adds 1.8 % to the tokens of STS then, 0.9 % if it were all
 ROWS_PER_CHUNK = 64  # rows of similar length that go through the encoder together when no chunk size is asked for
 PACKABLE = ("bert", "roberta", "xlm-roberta", "electra", "distilbert")  # take positions and hand ``runs`` to attention
 
@@ -310,11 +311,19 @@ class FocalCLMixin(_Base):
 
     @torch.no_grad()  # not inference_mode: FSDP2 would keep the weights it gathered here as inference tensors
     def encode(
-        self, texts: list[str], batch_size: int = 64, max_length: int | None = None, show_progress: bool = False
+        self,
+        texts: list[str],
+        batch_size: int = 64,
+        max_length: int | None = None,
+        show_progress: bool = False,
+        bf16: bool = False,
     ) -> np.ndarray:
         """N sentences -> (N, D) float32 as the config says they are embedded, without dropout, in the order given.
 
-        max_length: tokens kept of a sentence (default: all that the encoder can read).
+        Sentences are tokenised some thousand at a time and go through the encoder with others of as many tokens.
+
+        max_length: tokens kept of a sentence (default: all that the encoder can read). bf16: matrix products in
+        bfloat16, several times faster where the machine has them; cosines move in the third digit.
         """
         if isinstance(texts, str):
             raise UserError(f"encode takes a list of sentences, not one string; give [{texts[:20]!r}]")
@@ -326,11 +335,18 @@ class FocalCLMixin(_Base):
         limit = min(max_length or self.max_length(), self.max_length())
         order = np.argsort([-len(text) for text in texts], kind="stable")
         result = np.empty((len(texts), self.config.hidden_size), dtype=np.float32)
-        starts = range(0, len(texts), batch_size)
-        for start in tqdm(starts, desc="encoding", unit="batch", disable=not show_progress, leave=False):
-            rows = order[start : start + batch_size]
-            tokens = tokenize(self.tokenizer, [texts[i] for i in rows], limit).to(self.device)
-            result[rows] = self(tokens["input_ids"], tokens["attention_mask"]).float().cpu().numpy()
+        precision = torch.autocast(self.device.type, torch.bfloat16) if bf16 else nullcontext()
+        with precision, tqdm(total=len(texts), desc="encoding", disable=not show_progress, leave=False) as bar:
+            for start in range(0, len(texts), TOKENISED_TOGETHER):
+                window = order[start : start + TOKENISED_TOGETHER]
+                ids = self.tokenizer([texts[i] for i in window], truncation=True, max_length=limit)["input_ids"]
+                # Sorted by characters alone, batches of STS sentences would be padded to 1.4 times their tokens.
+                by_length = np.argsort([-len(row) for row in ids], kind="stable")
+                for first in range(0, len(window), batch_size):
+                    rows = by_length[first : first + batch_size]
+                    batch = (part.to(self.device) for part in pad([ids[i] for i in rows], self.tokenizer.pad_token_id))
+                    result[window[rows]] = self(*batch).float().cpu().numpy()
+                    bar.update(len(rows))
         self.train(was_training)
         return result
 
@@ -429,6 +445,14 @@ for _config, _model in MODELS.items():
 def tokenize(tokenizer: PreTrainedTokenizerBase, texts: list[str], max_length: int) -> Any:
     """Texts -> padded ids and mask (B, L), cut at ``max_length`` tokens."""
     return tokenizer(texts, padding=True, truncation=True, max_length=max_length, return_tensors="pt")
+
+
+def pad(rows: list[list[int]], filler: int) -> tuple[Tensor, Tensor]:
+    """Ids of B sentences -> ids filled up on the right and mask, (B, L) int64."""
+    longest = max(map(len, rows))
+    ids = torch.tensor([row + [filler] * (longest - len(row)) for row in rows])
+    mask = torch.arange(longest) < torch.tensor([len(row) for row in rows]).unsqueeze(1)
+    return ids, mask.long()
 
 
 def load_tokenizer(name_or_path: str, **hub: Any) -> PreTrainedTokenizerBase:

@@ -24,10 +24,12 @@ from transformers.utils import logging
 from . import checkpoints
 from .checkpoints import Checkpoint, find_checkpoint
 from .data import PADDING_ID, ViewCollator
+from .devcost import LIMIT, DevCost
 from .engines import check_engine, check_wrapper, engine_of
 from .errors import UserError, suggest
 from .evaluation import evaluate_sts
 from .losses import ContrastiveLoss, missing_reference
+from .measuring import Measuring, measure_pairs, measure_views
 from .modeling import HEAD_FILE
 from .pairs import describe_pairs, gather_rows, make_pairs, reference_losses
 from .publishing.card import write_card
@@ -58,6 +60,7 @@ class FocalCSETrainer(Trainer):
         reference: a frozen encoder of `load_model` for the losses that compare with one.
         negatives: "global", those of all processes, or "local".
         allow_resume_mismatch: resume from a checkpoint of a run that differs from this one.
+        measure_steps: log alignment and uniformity of a fixed sample every so many steps.
 
     Raises:
         UserError: a reference is missing or not used, every dropout rate is 0 (both views would be equal) and there is
@@ -84,6 +87,7 @@ class FocalCSETrainer(Trainer):
         reference: Any = None,
         negatives: str = "global",
         allow_resume_mismatch: bool = False,
+        measure_steps: int | None = None,
         **kwargs: Any,
     ):
         self.loss = loss
@@ -101,6 +105,7 @@ class FocalCSETrainer(Trainer):
         self._collapsed_before = self._alone_before = False
         self.reference = choose_reference(loss, reference, max_seq_length)
         self.step_time, self.reference_time = Stopwatch(), Stopwatch()
+        self.dev_cost, self._dear = DevCost(), False
         require_dropout(model)
         model.compiling = args.torch_compile
         if args.torch_compile and model.cut:
@@ -118,6 +123,7 @@ class FocalCSETrainer(Trainer):
         choose_by_dev(args, self.dev)
         tokenizer = processing_class or model.tokenizer
         collator = kwargs.pop("data_collator", None) or ViewCollator(tokenizer, max_seq_length)
+        self._collate_views = collator
         super().__init__(
             model=model,
             args=args,
@@ -133,6 +139,8 @@ class FocalCSETrainer(Trainer):
         self.stop_signals = StopSignals()
         self.add_callback(_StartOfTraining(self))
         self.add_callback(self.stop_signals)
+        if measure_steps is not None:
+            self.add_callback(Measuring(measure_steps, self.measure, self.log))
 
     # ---- the step
 
@@ -205,7 +213,7 @@ class FocalCSETrainer(Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
-            logs = logs | self._observed | self.reference_cost()
+            logs = logs | self._observed | self.reference_cost() | self._expected_cost()
             self._watch(logs)
             self._observed = {}
         super().log(logs, start_time)
@@ -242,24 +250,65 @@ class FocalCSETrainer(Trainer):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Scores of the dev tasks, x 100, as ``eval_task/split/aggregation/metric``; without those of subsets."""
-        scores = self.score()
+        """Scores of the dev tasks, x 100, as ``eval_task/split/aggregation/metric``; without those of subsets.
+
+        ``eval_seconds`` is what scoring took, ``eval_share_of_run`` what all scorings took of the run so far.
+        """
+        with self.dev_cost.scoring():
+            scores = self.score()
         metrics = {f"{metric_key_prefix}_{name}": v for name, v in scores.items() if "/subset:" not in name}
         for name, value in scores.items():
             if name.endswith("/all/spearman") and name in self.baseline:
                 metrics[f"{metric_key_prefix}_{name}/gain"] = value - self.baseline[name]
-        self.log(metrics)
+        self.log(metrics | self._cost(metric_key_prefix))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
+    def _cost(self, prefix: str) -> dict[str, float]:
+        """Of the scoring that has just ended; warns once where scoring takes more than its share."""
+        cost, step, every = self.dev_cost, self.state.global_step, self.state.eval_steps
+        found = {f"{prefix}_seconds": round(cost.last, 3)}
+        share = cost.share(step)
+        if share is None:
+            return found
+        enough = cost.enough(step)
+        expected = cost.expected(step, every) if self._scores_by_steps() else share
+        if enough is not None and expected is not None and expected > LIMIT and not self._dear:
+            self._dear = True
+            logger.warning(
+                "scoring the dev set takes %.1f s, %.0f %% of the run; --eval_steps %d would hold it at %.0f %%",
+                *(cost.last, 100 * expected, enough, 100 * LIMIT),
+            )
+        return found | {f"{prefix}_share_of_run": round(share, 4)}
+
+    def _expected_cost(self) -> dict[str, float]:
+        """The share of the run that scoring is going to take, until the first scoring within the run tells it."""
+        step, every = self.state.global_step, self.state.eval_steps
+        if not (self.dev and self._scores_by_steps()) or step >= every:
+            return {}
+        expected = self.dev_cost.expected(step, every)
+        return {} if expected is None else {"eval_share_expected": round(expected, 4)}
+
+    def _scores_by_steps(self) -> bool:
+        return self.args.eval_strategy == IntervalStrategy.STEPS
+
     def score(self) -> dict[str, float]:
         """Scores of the dev tasks by the same code path as ``run_eval.py``; several ranks share the sentences."""
+        progress = self.is_world_process_zero() and not self.args.disable_tqdm
+        return evaluate_sts(SimpleNamespace(encode=self._encode), self.dev, progress=progress).scores
+
+    def measure(self) -> dict[str, float]:
+        """Alignment and uniformity of a fixed sample of the first dev task or, without one, of training text."""
+        if self.dev:
+            return measure_pairs(self.dev[0], self._encode)
+        model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        return measure_views(model, self.train_dataset, self._collate_views, self.args.device)
+
+    def _encode(self, texts: list[str]) -> np.ndarray:
+        """N sentences -> (N, D), as they will be embedded."""
         encoder = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
         encode = partial(encoder.encode, batch_size=self.args.per_device_eval_batch_size)
-        if self.args.world_size > 1:
-            encode = partial(self._encode_shared, encode)
-        progress = self.is_world_process_zero() and not self.args.disable_tqdm
-        return evaluate_sts(SimpleNamespace(encode=encode), self.dev, progress=progress).scores
+        return encode(texts) if self.args.world_size == 1 else self._encode_shared(encode, texts)
 
     def _encode_shared(self, encode: Callable[[list[str]], np.ndarray], texts: list[str]) -> np.ndarray:
         """N sentences -> (N, D), every W-th by this rank, the same bits on all.
@@ -275,7 +324,8 @@ class FocalCSETrainer(Trainer):
 
     def score_baseline(self) -> dict[str, float]:
         """Score the encoder as it is before the first step; later scores are logged with their gain over it."""
-        self.baseline = self.score() if self.dev else {}
+        with self.dev_cost.scoring():
+            self.baseline = self.score() if self.dev else {}
         metric = str(self.args.metric_for_best_model)
         if self.args.load_best_model_at_end and metric not in self.baseline:
             raise UserError(
@@ -536,6 +586,10 @@ class _StartOfTraining(TrainerCallback):
         if args.should_save:
             checkpoints.clear_stage(args.output_dir)
         self.trainer.accelerator.wait_for_everyone()
+        self.trainer.dev_cost.restart()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.trainer.dev_cost.begin(state.global_step)
 
 
 class _Padded(Dataset):

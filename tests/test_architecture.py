@@ -17,6 +17,7 @@ ALLOWED = {
     "record": set(),
     "quickstart": {"record"},
     "checkpoints": {"record"},
+    "devcost": set(),
     "engines": set(),
     "losses.base": set(),
     "evaluation.metrics": set(),
@@ -37,9 +38,12 @@ ALLOWED = {
     "evaluation.whitening": set(),
     "evaluation.word_vectors": set(),
     "evaluation.table": {"evaluation.evaluate", "evaluation.tasks"},
-    "evaluation": {"evaluation.evaluate", "evaluation.tasks"},
+    "evaluation.rerank_sets": {"evaluation.tasks"},
+    "evaluation.rerank": {f"evaluation.{name}" for name in ("evaluate", "metrics", "rerank_sets")},
+    "evaluation": {f"evaluation.{name}" for name in ("evaluate", "rerank", "rerank_sets", "tasks")},
     # level 2
     "stopping": {"pairs"},
+    "measuring": {"evaluation.metrics"},
     "publishing.merge": set(),
     "publishing.hub": {"publishing.merge"},
     "publishing.plots": {"evaluation", "record"},
@@ -47,8 +51,8 @@ ALLOWED = {
     "publishing.export": {"evaluation", "modeling", "poolers", "record"}
     | {f"publishing.{name}" for name in ("card", "merge", "plots")},
     # level 3: the trainer publishes what it trained, since Trainer.push_to_hub would send the training folder
-    "trainer": {"checkpoints", "data", "engines", "evaluation", "losses", "modeling", "pairs", "record", "reference"}
-    | {"stopping", "training_args"}
+    "trainer": {"checkpoints", "data", "devcost", "engines", "evaluation", "losses", "modeling", "pairs", "record"}
+    | {"measuring", "reference", "stopping", "training_args"}
     | {f"publishing.{name}" for name in ("card", "export", "hub")},
     "publishing.publish": {"arguments", "evaluation", "quickstart", "record", "publishing.export", "publishing.hub"},
     # experiments start training and evaluation as processes, so that a killed run is nobody else's loss
@@ -58,12 +62,19 @@ ALLOWED = {
     "experiments.compare": {"arguments", "evaluation", "record", "evaluation.cosines", "evaluation.table"}
     | {f"experiments.{name}" for name in ("grid", "statistics")},
     "experiments.sweep": {"arguments", "checkpoints", "evaluation", "record", "experiments.grid"},
+    "experiments.groups": {"evaluation", "evaluation.evaluate", "evaluation.table", "evaluation.tasks", "record"},
+    "experiments.figures": {"experiments.groups"},
+    "experiments.page": set(),
+    "experiments.report": {"arguments", "evaluation.evaluate", "record"}
+    | {f"experiments.{name}" for name in ("figures", "groups", "page")},
     # top
     "jobs": {"arguments", "augment", "checkpoints", "data", "engines", "evaluation", "losses", "modeling"}
     | {"quickstart", "record", "trainer"}
     | {"evaluation.cosines", "evaluation.table", "evaluation.whitening", "evaluation.word_vectors"}
     | {f"publishing.{name}" for name in ("card", "export", "hub", "plots", "publish")},
-    "cli": {"arguments", "jobs"},
+    "experiments.hard_negatives": {"arguments", "data", "jobs", "losses", "losses.base", "modeling", "pairs"}
+    | {"quickstart", "reference"},
+    "cli": {"arguments"},
     "__main__": {"cli"},
 }  # fmt: skip
 FORBIDDEN = {"losses": {"torch.distributed", "transformers"}, "evaluation": {"transformers", "torch"}}

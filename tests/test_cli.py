@@ -237,6 +237,16 @@ MISTAKES = [
      "--whiten_dim is 99; this encoder's vectors have 16 numbers"),
     ("eval", "--word_vectors nowhere.txt --eval_file graded.tsv", "no such file: nowhere.txt"),
     ("eval", "--word_vectors words.tsv --pooler mean --eval_file graded.tsv", "leave --pooler out"),
+    ("eval", "--word_vectors words.tsv --bf16 --eval_file graded.tsv", "leave --bf16 out"),
+    ("eval", "--model_name_or_path tiny --pooler mean --rerank_file x.tsv",
+     "--rerank_file is given, but --tasks does not name rerank; add --tasks rerank"),
+    ("eval", "--model_name_or_path tiny --pooler mean --rerank_split dev", "--rerank_split is given, but --tasks"),
+    ("eval", "--model_name_or_path tiny --pooler mean --tasks rerank --rerank_file graded.tsv",
+     "graded.tsv, line 2: no column 'qid'; needed are qid, label, query, candidate"),
+    ("eval", "--model_name_or_path tiny --pooler mean --tasks rerank --rerank_file tiny", "has no text_tokenized.txt"),
+    ("eval", "--model_name_or_path tiny --pooler mean --tasks rerank --rerank_file x.tsv --sts_dir .",
+     "--sts_dir . is given, but --tasks names no STS set"),
+    ("eval", "--model_name_or_path tiny --pooler mean --tasks rerank --splits dev", "with --rerank_split"),
     ("table", "nowhere", "no such file: nowhere"),
     ("table", "", "the following arguments are required: results"),
     ("eval", "--model_name_or_path tiny --poler mean", "no flag --poler, did you mean '--pooler'"),
@@ -381,6 +391,7 @@ def test_trains_judges_and_writes_everything(work, capsys):
         "train",
         *line.split(),
         *["--max_steps", "4", "--eval_steps", "2", "--output_dir", "out", "--logging_steps", "1", "--use_cpu"],
+        *["--learning_rate", "1e-3"],  # at which the ranks of so few pairs do move
     )
     said = capsys.readouterr().out
     assert "Before training: graded/file/all/spearman" in said and "gain" in said
@@ -593,6 +604,34 @@ def test_a_recipe_s_reference_is_left_out_for_another_loss(work, capsys):
 
 
 # ---- baselines without training and the table
+
+
+def test_reranking_joins_the_scores_and_the_card(work, capsys):
+    """With whitening and word vectors too: every way to encode takes sets of queries."""
+    rows = [f"{q}\t{i}\t{label:d}\t{SENTENCES[q]}\t{s}" for q in (0, 1) for i, s in enumerate(SENTENCES[2:])
+            for label in [(i + q) % 3 == 0]]  # fmt: skip
+    (work / "asked.tsv").write_text("\n".join(["qid\tcid\tlabel\tquery\tcandidate", *rows]))
+    run("train", *f"{DEV} --eval_file graded.tsv --output_dir out --pooler mean".split())
+    rerank = "--tasks rerank --rerank_file asked.tsv"
+    run("eval", *f"--model_name_or_path out {rerank}".split())
+    results = Results.read(work / "out/results.json")
+    assert {"graded/file/all/spearman", "asked/file/map_official", "asked/file/mrr_official"} <= set(results.scores)
+    assert "asked/file, official" in capsys.readouterr().out
+    card = (work / "out/README.md").read_text()
+    score = results.scores["asked/file/map_official"]
+    assert (
+        f"| asked/file (official) | 2 |  | **{score:.2f}** |" in card
+        and "a query without positives counts as 0" in card
+    )
+    assert "- map\n" in card and "task:\n      type: Reranking" in card
+
+    run("eval", *f"--model_name_or_path out {rerank} --whiten target --whiten_dim 3 --output_dir white".split())
+    (work / "vectors.txt").write_text("".join(f"{word} {i % 7} {i % 3} 1\n" for i, word in enumerate(WORDS.split())))
+    run("eval", *f"--word_vectors vectors.txt {rerank} --output_dir words".split())
+    for folder in ("white", "words"):
+        other = Results.read(work / folder / "results.json")
+        assert 0 < other.scores["asked/file/map_official"] <= 100
+        assert "asked/file" in other.metadata["data"]
 
 
 def test_a_whole_table_from_the_command_line(work, capsys):

@@ -1,5 +1,6 @@
 """The jobs with encoder, training text and STS sets from the Hub: a real server process, unmodified clients."""
 
+import gzip
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 from fake_hub import FakeHub
 from hf_focalcse.evaluation import STS_TASKS, Results
+from hf_focalcse.evaluation.rerank_sets import HUB_ID, REVISION
 from hf_focalcse.record import RunRecord
 from tiny import SENTENCES, save_tiny
 
@@ -38,6 +40,12 @@ def hub(tmp_path_factory):
         for name, splits in (("STSBenchmark", ("validation", "test")), ("STS16", ("test",))):
             task = STS_TASKS[name]
             hub.seed("dataset", task.hub_id, write_set(base / name, *splits), commit=task.revision)
+        (base / "rerank").mkdir()
+        rows = [{"query": SENTENCES[i], "positive": SENTENCES[i + 1 : i + 2 + (i < 5)] * (i != 3),
+                 "negative": SENTENCES[: i + (i == 0)]} for i in range(6)]  # fmt: skip
+        packed = gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode())
+        (base / "rerank/test.jsonl.gz").write_bytes(packed)
+        hub.seed("dataset", HUB_ID, base / "rerank", commit=REVISION)
         yield hub
 
 
@@ -69,6 +77,17 @@ def test_a_recipe_trains_from_the_hub_and_is_judged_from_the_hub(hub, tmp_path):
     end = run(hub, tmp_path, "run_eval.py", *"--model_name_or_path org/tiny --pooler mean --tasks STS16".split())
     assert end.returncode == 0, end.stderr
     assert (tmp_path / "results/org--tiny-mean/results.json").exists()
+
+
+def test_reranking_from_the_hub_beside_an_sts_set(hub, tmp_path):
+    line = "--model_name_or_path org/tiny --pooler mean --tasks rerank STS16 --output_dir out"
+    end = run(hub, tmp_path, "run_eval.py", *line.split())
+    assert end.returncode == 0, end.stderr
+    results = Results.read(tmp_path / "out/results.json")
+    assert {"STS16/test/all/spearman", "AskUbuntuDupQuestions/test/map_sbert"} <= set(results.scores)
+    of = results.metadata["data"]["AskUbuntuDupQuestions/test"]
+    assert (of["revision"], of["queries"], of["queries_scored"], of["without_positive"]) == (REVISION, 6, 5, 1)
+    assert "AskUbuntuDupQuestions/test, sbert" in end.stdout and of["search_engine"] is None
 
 
 @pytest.mark.parametrize(

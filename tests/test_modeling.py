@@ -177,15 +177,45 @@ def test_training_passes_the_projection_and_embedding_does_not(tmp_path):
 # ---- encode
 
 
-def test_encode_keeps_the_order_and_does_not_depend_on_the_batch(tmp_path):
+def one_at_a_time(model, texts):
+    """What `encode` must give, without batches, padding or sorting."""
+    rows = [tokenize(model.tokenizer, [text], model.max_length()) for text in texts]
+    with torch.no_grad():
+        return np.concatenate([model.eval().embed(row["input_ids"], row["attention_mask"]).numpy() for row in rows])
+
+
+@pytest.mark.parametrize("together", [3, 4096])
+def test_encode_keeps_the_order_and_does_not_depend_on_the_batch(tmp_path, monkeypatch, together):
     model = model_of(tmp_path)
-    alone = np.concatenate([model.encode([text]) for text in SENTENCES])
+    monkeypatch.setattr("hf_focalcse.modeling.TOKENISED_TOGETHER", together)
+    alone = one_at_a_time(model, SENTENCES)
     for batch_size in (1, 3, 64):
         np.testing.assert_allclose(model.encode(SENTENCES, batch_size=batch_size), alone, atol=1e-6)
     assert alone.dtype == np.float32 and model.encode([]).shape == (0, 16)
     model.train()
     model.encode(SENTENCES)
     assert model.training
+
+
+def test_encode_batches_by_tokens_not_by_characters(tmp_path, monkeypatch):
+    """Of four texts those with many tokens share a batch, though they are the shorter ones in characters."""
+    model = model_of(tmp_path)
+    seen = []
+    embed = model.embed
+    monkeypatch.setattr(
+        model, "embed", lambda ids, mask, *rest: seen.append(mask.sum(1).tolist()) or embed(ids, mask, *rest)
+    )
+    model.encode(["quickly people", "a a a a a", "quickly  people", "i i i i i i"], batch_size=2)
+    assert seen == [[8, 7], [4, 4]]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_encode_in_bfloat16_is_near_and_leaves_the_weights_alone(tmp_path, family):
+    model = model_of(tmp_path, family)
+    exact, near = model.encode(SENTENCES), model.encode(SENTENCES, bf16=True)
+    assert near.dtype == np.float32 and model.dtype == torch.float32
+    assert 0 < np.abs(near - exact).max() < 0.05 * np.abs(exact).max()
+    np.testing.assert_array_equal(model.encode(SENTENCES), exact)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -4,6 +4,8 @@ import copy
 import dataclasses
 import json
 import math
+import re
+import time
 
 import numpy as np
 import pytest
@@ -32,7 +34,16 @@ def dev(tmp_path):
 
 
 def make_trainer(
-    folder, family="bert", loss="focal", dev=None, model=None, dropout=0.1, texts=TEXTS, reference=None, **arguments
+    folder,
+    family="bert",
+    loss="focal",
+    dev=None,
+    model=None,
+    dropout=0.1,
+    texts=TEXTS,
+    reference=None,
+    measure_steps=None,
+    **arguments,
 ):
     model = model or load_model(str(save_tiny(folder / "base", family)), "cls", dropout=dropout)
     defaults = {
@@ -48,7 +59,13 @@ def make_trainer(
         defaults |= {"eval_steps": 2, "save_steps": 2, "metric_for_best_model": f"{dev[0].key}/all/spearman"}
     args = FocalCSETrainingArguments(output_dir=str(folder / "out"), **(defaults | arguments))
     return FocalCSETrainer(
-        model, args, build_loss(loss) if isinstance(loss, str) else loss, texts, dev, reference=reference
+        model,
+        args,
+        build_loss(loss) if isinstance(loss, str) else loss,
+        texts,
+        dev,
+        reference=reference,
+        measure_steps=measure_steps,
     )
 
 
@@ -243,6 +260,25 @@ def test_dev_sentences_are_encoded_by_the_batch_asked_for(tmp_path, dev, monkeyp
     monkeypatch.setattr(trainer.model, "embed", lambda ids, *rest: sizes.append(len(ids)) or embed(ids, *rest))
     trainer.score()
     assert sizes == [3, 3, 2]
+
+
+def test_the_log_says_what_the_dev_set_costs(tmp_path, dev, monkeypatch, caplog):
+    """Scoring is made slow: 0.2 s every 2 steps of a few ms each is most of the run, and the log must say so."""
+    trainer = make_trainer(tmp_path, dev=dev, max_steps=8, eval_steps=4, save_steps=4)
+    score = trainer.score
+    monkeypatch.setattr(trainer, "score", lambda: time.sleep(0.2) or score())
+    trainer.score_baseline()
+    with caplog.at_level("WARNING", logger="hf_focalcse.trainer"):
+        trainer.train()
+    lines = [line for line in trainer.state.log_history if "eval_seconds" in line]
+    assert [line["step"] for line in lines] == [4, 8]
+    assert all(0.2 <= line["eval_seconds"] < 5 and 0 < line["eval_share_of_run"] < 1 for line in lines)
+    expected = {line["step"] for line in trainer.state.log_history if "eval_share_expected" in line}
+    assert expected == {2, 3}  # known after two steps, until the first scoring
+    said = [record.message for record in caplog.records if "scoring the dev set" in record.message]
+    assert len(said) == 1 and re.search(
+        r"takes \d\.\d s, \d+ % of the run; --eval_steps \d+ would hold it at 5 %", said[0]
+    )
 
 
 def test_trains_without_labelled_data(tmp_path):

@@ -1,6 +1,18 @@
-"""Evaluation on semantic textual similarity; knows no model class, only ``encode``."""
+"""Evaluation on semantic textual similarity and reranking; knows no model class, only ``encode``."""
 
 from hf_focalcse.evaluation.evaluate import Results, evaluate_sts
+from hf_focalcse.evaluation.rerank import evaluate_rerank
+from hf_focalcse.evaluation.rerank_sets import RerankSet, load_rerank
 from hf_focalcse.evaluation.tasks import STS_TASKS, PairSet, load_tasks, read_pairs
 
-__all__ = ["STS_TASKS", "PairSet", "Results", "evaluate_sts", "load_tasks", "read_pairs"]
+__all__ = [
+    "STS_TASKS",
+    "PairSet",
+    "RerankSet",
+    "Results",
+    "evaluate_rerank",
+    "evaluate_sts",
+    "load_rerank",
+    "load_tasks",
+    "read_pairs",
+]

@@ -7,7 +7,7 @@ import os
 import platform
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -22,10 +22,10 @@ from hf_focalcse.evaluation.tasks import STS_TASKS, PairSet
 
 FORMAT = 1
 PROTOCOL = "sts-1: cosine, Spearman x 100, no regressor; all: the pairs concatenated; mean, wmean: of the subsets"
-IDENTITY = ("weights_sha256", "pooler", "projection", "max_length", "whitening")
+IDENTITY = ("weights_sha256", "pooler", "projection", "max_length", "whitening", "precision")
 SICK_SPLITS = {"mteb": "MTEB (9,927)", "senteval": "SentEval (4,927)"}
 PACKAGES = ("hf_focalcse", "torch", "transformers", "datasets", "evaluate", "scipy", "numpy")
-BLOCK = 1024  # sentences between two movements of the progress bar
+BLOCK = 4096  # sentences between two movements of the progress bar: enough to batch those of equal length
 RANDOM_PAIRS = 20_000
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
 BINS = np.linspace(-1, 1, 41)
@@ -49,9 +49,8 @@ def evaluate_sts(
     if not tasks:
         raise UserError(f"no set to evaluate on; name at least one of {', '.join(STS_TASKS)}")
     metric = STSCorrelation(keep_in_memory=True)
-    texts = dict.fromkeys(text for task in tasks for pair in task.pairs for text in (pair.sentence1, pair.sentence2))
-    rows = {text: row for row, text in enumerate(texts)}
-    vectors = _encode(encoder, rows, progress)
+    rows = {text: row for row, text in enumerate(dict.fromkeys(text for task in tasks for text in task.texts()))}
+    vectors = encode_once(encoder, rows, progress)
     scores: dict[str, float] = {}
     spread: dict[str, dict[str, Any]] = {}
     pairs: dict[str, np.ndarray] = {}
@@ -68,18 +67,7 @@ def evaluate_sts(
         spread[task.key] = _spread(task, vectors, first, second)
     data = {task.key: task.describe() | {"cosines": spread[task.key]} for task in tasks}
     scores = {key: round(score, 6) for key, score in scores.items()} | _averages(scores, data)
-    return Results(
-        scores,
-        {
-            "format": FORMAT,
-            "protocol": PROTOCOL,
-            "model": dict(model or {}),
-            "data": data,
-            "versions": {"python": platform.python_version()} | _versions(),
-            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        },
-        pairs,
-    )
+    return replace(Results.of(scores, data, model), pairs=pairs)
 
 
 @dataclass
@@ -92,6 +80,21 @@ class Results:
     scores: dict[str, float]
     metadata: dict[str, Any]
     pairs: dict[str, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, scores: dict[str, float], data: dict[str, Any], model: Mapping[str, Any] | None) -> Results:
+        """Measured here and now; data: set -> what it is."""
+        return cls(
+            scores,
+            {
+                "format": FORMAT,
+                "protocol": PROTOCOL,
+                "model": dict(model or {}),
+                "data": data,
+                "versions": {"python": platform.python_version()} | _versions(),
+                "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            },
+        )
 
     def write(self, path: str | Path) -> None:
         """results.json, whole or not at all: scores at the top level, ``metadata`` last."""
@@ -156,9 +159,14 @@ class Results:
 
         shown = {key for sick in SICK_SPLITS for key in _test_sets(sick)}
         cells = {key: [self._score(key, "all/spearman"), f"{of['pairs']:,}"] for key, of in data.items()}
-        more = [_line(key, row) for key, row in cells.items() if key not in shown]
+        more = [_line(key, row) for key, row in cells.items() if key not in shown and row[0]]
         if more:
             blocks.append([_line("Other sets", ["Spearman", "pairs"]), *more])
+
+        ranked = [_line(f"{key}, {of['scorer']}", self._ranked(key, of)) for key, of in data.items() if "scorer" in of]
+        if ranked:
+            titles = ["MAP", "MRR", "IR MAP", "IR MRR", "queries"]
+            blocks.append([_line("Reranking x 100 (IR: search engine)", titles), *ranked])
 
         cells = {key: [self._score(key, name, 4) for name in ("alignment", "uniformity")] for key in data}
         shape = [_line(key, row) for key, row in cells.items() if any(row)]
@@ -184,8 +192,22 @@ class Results:
         row = [self._score(key, f"{aggregation}/spearman") for key in _test_sets(sick)]
         return [*row, average] if sick == "mteb" or row[-1] else []
 
+    def _ranked(self, key: str, of: Mapping[str, Any]) -> list[str]:
+        """MAP and MRR of the encoder and of the search engine, and how many queries they are the mean of."""
+        names = [f"{metric}_{of['scorer']}" for metric in ("map", "mrr")]
+        engine = [f"{of['search_engine'][name]:.2f}" if of["search_engine"] else "" for name in names]
+        return [*(self._score(key, name) for name in names), *engine, f"{of['queries_scored']:,}"]
+
     def _notes(self) -> Iterator[str]:
         data = self.metadata["data"]
+        rules = {of["scorer"]: of["rule"] for of in data.values() if "scorer" in of}
+        yield from (f"{name}: {rule}." for name, rule in rules.items())
+        for key, of in data.items():
+            if "scorer" in of:
+                yield (
+                    f"{key}: of {of['queries']:,} queries {of['without_positive']:,} have no positive and "
+                    f"{of['without_negative']:,} no negative."
+                )
         if any(key.startswith("average/") for key in self.scores):
             yield "Avg: the mean of the seven scores, each rounded to two decimals first."
         for key, of in data.items():
@@ -200,7 +222,7 @@ class Results:
             yield "Text: tokenised (and mostly lower-cased) by SentEval; scores on raw text, as in MTEB, differ."
 
 
-def _encode(encoder: Encoder, rows: Mapping[str, int], progress: bool) -> np.ndarray:
+def encode_once(encoder: Encoder, rows: Mapping[str, int], progress: bool) -> np.ndarray:
     """Each text of ``rows`` once, longest first -> (N, D) at its row; UserError for a vector without a direction."""
     ordered = sorted(rows, key=len, reverse=True)
     vectors = np.empty((len(ordered), 0))
@@ -224,13 +246,18 @@ def _encode(encoder: Encoder, rows: Mapping[str, int], progress: bool) -> np.nda
     return vectors
 
 
-def _correlations(task: PairSet, cosines: np.ndarray, metric: Any) -> dict[str, float]:
-    """Of one set: all (and Pearson), each subset, their mean and their mean weighted by pairs; x 100."""
+def require_spread(key: str, cosines: np.ndarray) -> None:
+    """UserError where all cosines of a set are alike."""
     if np.ptp(cosines) < FLAT:
         raise UserError(
-            f"all {len(cosines)} cosines of {task.key} equal {cosines[0]:.6f}: the encoder has collapsed, "
+            f"all {len(cosines)} cosines of {key} equal {cosines[0]:.6f}: the encoder has collapsed, "
             "it gives every sentence the same direction"
         )
+
+
+def _correlations(task: PairSet, cosines: np.ndarray, metric: Any) -> dict[str, float]:
+    """Of one set: all (and Pearson), each subset, their mean and their mean weighted by pairs; x 100."""
+    require_spread(task.key, cosines)
 
     def correlate(rows: np.ndarray, what: str) -> dict[str, float]:
         try:
@@ -254,7 +281,8 @@ def _correlations(task: PairSet, cosines: np.ndarray, metric: Any) -> dict[str, 
 def _spread(task: PairSet, vectors: np.ndarray, first: np.ndarray, second: np.ndarray) -> dict[str, Any]:
     """How cosines lie: of random sentences of the set, and of its pairs in the lowest and highest fifth of the scale.
 
-    Counts of each in bins of 0.05 from -1 to 1, and quantiles of the random pairs.
+    Counts of each in bins of 0.05 from -1 to 1, and quantiles of the random pairs; of STS-B, rated 0 to 5, also
+    the counts of each band of the scale.
     """
     rows = np.unique(np.concatenate([first, second]))
     one, other = np.random.default_rng(0).choice(rows, (2, RANDOM_PAIRS))
@@ -263,9 +291,16 @@ def _spread(task: PairSet, vectors: np.ndarray, first: np.ndarray, second: np.nd
     low, high = np.quantile(task.scores, [0.2, 0.8])
     labelled = cosine(vectors[first], vectors[second])
     values |= {"lowest fifth": labelled[task.scores <= low], "highest fifth": labelled[task.scores >= high]}
-    counts = {name: np.histogram(np.clip(of, -1, 1), BINS)[0].tolist() for name, of in values.items()}
     quantiles = {f"{q:g}": round(float(np.quantile(values["random"], q)), 4) for q in QUANTILES}
-    return {"random_pairs": int(apart.sum()), "quantiles": quantiles, "counts": counts}
+    found = {"random_pairs": int(apart.sum()), "quantiles": quantiles, "counts": _counts(values)}
+    if task.aligned_above is not None:
+        band = np.clip(task.scores.astype(int), 0, 4)  # a score of 5 is in the last one
+        found["bands"] = _counts({f"{low}-{low + 1}": labelled[band == low] for low in range(5)})
+    return found
+
+
+def _counts(values: Mapping[str, np.ndarray]) -> dict[str, list[int]]:
+    return {name: np.histogram(np.clip(of, -1, 1), BINS)[0].tolist() for name, of in values.items()}
 
 
 def _test_sets(sick: str) -> list[str]:

@@ -22,6 +22,38 @@ def cosine(x: ArrayLike, y: ArrayLike) -> np.ndarray:
     return np.einsum("nd,nd->n", *_same_shape(unit(x), unit(y)))
 
 
+def average_precision(relevant: ArrayLike, scores: ArrayLike, depth: int | None = None, tied: str = "order") -> float:
+    """Mean of the precision at each relevant candidate of a ranking by falling score, 0..1: (N,) bool, (N,) -> float.
+
+    depth: candidates below that rank are not looked at, nor counted in the mean; 0 where none above it is relevant.
+    tied: equal scores stay in the order given ("order"), or share one place, so that precision is taken where all of
+    them have been read ("together", as in scikit-learn). ValueError where nothing is relevant.
+    """
+    relevant, scores = _ranking(relevant, scores)
+    if tied not in ("order", "together"):
+        raise ValueError(f"tied is {tied!r}; it must be order or together")
+    order = np.argsort(-scores, kind="stable")
+    hits = np.cumsum(relevant[order])
+    if tied == "order":
+        found = np.flatnonzero(relevant[order][:depth])
+        return float(np.mean(hits[found] / (found + 1))) if found.size else 0.0
+    if depth is not None:
+        raise ValueError(f"depth is {depth}, which cuts through candidates that are tied together")
+    ends = np.flatnonzero(np.append(np.diff(scores[order]) != 0, True))  # the last of each group of equal scores
+    gained = np.diff(hits[ends], prepend=0)
+    return float(np.sum(gained * hits[ends] / (ends + 1)) / hits[-1])
+
+
+def reciprocal_rank(relevant: ArrayLike, scores: ArrayLike, depth: int | None = None) -> float:
+    """1 / rank of the first relevant candidate by falling score, 0 below ``depth``; equal scores in the order given.
+
+    ValueError where nothing is relevant.
+    """
+    relevant, scores = _ranking(relevant, scores)
+    first = int(np.argmax(relevant[np.argsort(-scores, kind="stable")]))
+    return 0.0 if depth is not None and first >= depth else 1 / (first + 1)
+
+
 def alignment(x: ArrayLike, y: ArrayLike) -> float:
     """E ||f(x) - f(y)||^2 over positive pairs, 0..4, lower is better (Wang & Isola 2020): (N, D), (N, D) -> float."""
     x, y = _same_shape(unit(x), unit(y))
@@ -69,6 +101,19 @@ def _sequences(predictions: ArrayLike, references: ArrayLike) -> tuple[np.ndarra
         if values.min() == values.max():
             raise ValueError(f"all {len(values)} {name} equal {values[0]:g}: the correlation is undefined")
     return both
+
+
+def _ranking(relevant: ArrayLike, scores: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Both as (N,), bool and float64, checked: equal lengths, finite scores, something relevant."""
+    relevant, scores = np.asarray(relevant, dtype=bool), np.asarray(scores, dtype=np.float64)
+    if relevant.ndim != 1 or relevant.shape != scores.shape:
+        raise ValueError(f"relevance and scores must be lists of one length: {relevant.shape}, {scores.shape}")
+    bad = np.flatnonzero(~np.isfinite(scores))
+    if bad.size:
+        raise ValueError(f"scores hold {scores[bad[0]]} at index {bad[0]}: all values must be finite")
+    if not relevant.any():
+        raise ValueError(f"none of the {len(relevant)} candidates is relevant: the score is undefined")
+    return relevant, scores
 
 
 def _same_shape(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

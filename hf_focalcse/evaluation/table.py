@@ -42,7 +42,8 @@ def make_table(systems: Sequence[tuple[str, Results]], sick: str | None = None) 
     """(name, results) -> table. sick: whose SICK-R pairs, "senteval" or "mteb"; by default SentEval's, which papers
     print, where any system has them.
 
-    Sets besides the seven get columns of their own. Raises UserError where there is no score at all.
+    Sets besides the seven get columns of their own, sets of queries one for MAP. Raises UserError where there is no
+    score at all.
     """
     scores = [results.scores for _, results in systems]
     if sick is None:
@@ -58,13 +59,18 @@ def make_table(systems: Sequence[tuple[str, Results]], sick: str | None = None) 
         seven = columns
     other = dict.fromkeys(key.removesuffix(ALL) for row in scores for key in row if key.endswith(ALL))
     hidden = {*columns, *(f"SICK-R/{s}-test" for s in SICK_SPLITS), *(f"average/{s}-sickr" for s in SICK_SPLITS)}
-    shown = seven | {key: key for key in other if key not in hidden}
+    shown = {key + ALL: title for key, title in (seven | {key: key for key in other if key not in hidden}).items()}
+    ranked = dict.fromkeys(key for row in scores for key in row if key.rpartition("/")[2].startswith("map_"))
+    shown |= {key: " ".join(key.rsplit("/", 1)) for key in ranked}
     if not shown:
-        raise UserError("no result holds a Spearman over all pairs of a set; evaluate again with run_eval.py")
-    rows = [[name, *(_cell(row.get(key + ALL)) for key in shown)]
+        raise UserError("no result holds a Spearman over all pairs of a set or a MAP; evaluate again with run_eval.py")
+    rows = [[name, *(_cell(row.get(key)) for key in shown)]
             for (name, _), row in zip(systems, scores, strict=True)]  # fmt: skip
     notes = ["Spearman x 100 over all pairs of a set." + (
-        " Avg: the mean of the seven, each rounded to two decimals first." if seven else "")]  # fmt: skip
+        " Avg: the mean of the seven, each rounded to two decimals first." if seven else "")
+    ] if len(shown) > len(ranked) else []  # fmt: skip
+    if ranked:
+        notes.append("map: mean average precision x 100 of reranking, by the rules that the column names.")
     theirs = next(split for split in SICK_SPLITS if split != sick)
     without = [
         name
@@ -89,7 +95,7 @@ def _differences(systems: Sequence[tuple[str, Results]], shown: dict[str, str]) 
     for key, title in shown.items():
         found: dict[str, list[str]] = {}
         for name, results in systems:
-            data = results.metadata["data"].get(key)
+            data = results.metadata["data"].get(key.removesuffix(ALL).partition("/map_")[0])
             if data is not None:
                 found.setdefault(data["sha256"], []).append(f"{name} ({data['pairs']:,} pairs, text {data['text']})")
         if len(found) > 1:

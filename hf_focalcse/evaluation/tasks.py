@@ -81,6 +81,10 @@ class PairSet:
         """(N,) float64."""
         return np.array([pair.score for pair in self.pairs], dtype=np.float64)
 
+    def texts(self) -> list[str]:
+        """Every sentence as often as the set holds it."""
+        return [text for pair in self.pairs for text in (pair.sentence1, pair.sentence2)]
+
     @property
     def key(self) -> str:
         """``STS16/test``: how every score of this set begins."""
@@ -193,7 +197,7 @@ def _parquet(path: Path, data: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
 FORMATS = {".tsv": _tsv, ".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
 
 
-def _records(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def records(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """(where, row) for each row of a table in any format; every row has ``columns``."""
     suffix = (path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix).lower()
     if suffix not in FORMATS:
@@ -221,7 +225,7 @@ def read_pairs(path: str | Path) -> PairSet:
     A column ``subset``, if there is one, gives subset scores. The set's key is ``<file name>/file``.
     """
     path = Path(path)
-    rows = _records(path, ("sentence1", "sentence2", "score"))
+    rows = records(path, ("sentence1", "sentence2", "score"))
     return PairSet(path.name.split(".")[0], "file", tuple(_pair(*row) for row in rows), source=str(path))
 
 
@@ -306,7 +310,7 @@ def _read_tsv(folder: Path, task: STSTask, split: Split) -> list[Pair]:
     path = folder / f"{task.name}.tsv"
     if not path.is_file():
         raise UserError(f"no such file: {path}; add it, or name the sets that are there with --tasks")
-    rows = list(_records(path, ("subset", "split", "score", "sentence1", "sentence2")))
+    rows = list(records(path, ("subset", "split", "score", "sentence1", "sentence2")))
     absent = set(split.parts) - {row["split"] for _, row in rows}
     if absent:
         raise UserError(f"{path} has no row of split {min(absent)!r}, which {task.name}/{split.name} needs")
@@ -319,24 +323,31 @@ def _read_senteval(folder: Path, task: STSTask, split: Split) -> list[Pair]:
 
 def _read_hub(task: STSTask, split: Split) -> list[Pair]:
     """The set as MTEB keeps it, at the pinned revision; it names no subsets."""
+    rows = hub_rows(task.hub_id, task.revision, str(split.hub), REMEDY)
+    return [_pair(where, {**row, "subset": ""}) for where, row in rows]
+
+
+def hub_rows(hub_id: str, revision: str, split: str, remedy: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(where, row) for each row of a split of a data set at its pinned revision; remedy: what to do without it."""
     import datasets
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HTTPError
 
-    what = f"{task.hub_id} at revision {task.revision[:8]}"
+    what = f"{hub_id} at revision {revision[:8]}"
     offline = constants.HF_HUB_OFFLINE
     try:
         if not offline:  # one request with a time limit, since load_dataset alone retries for half a minute
-            HfApi().dataset_info(task.hub_id, revision=task.revision, timeout=10)
-        rows = datasets.load_dataset(task.hub_id, revision=task.revision, split=split.hub)
+            HfApi().dataset_info(hub_id, revision=revision, timeout=10)
+        rows = datasets.load_dataset(hub_id, revision=revision, split=split)
     except (HTTPError, OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         cached = "" if offline else ", or set HF_HUB_OFFLINE=1 to use copies downloaded before"
-        raise UserError(f"cannot load {what} from the Hugging Face Hub ({reason}); {REMEDY}{cached}") from error
+        raise UserError(f"cannot load {what} from the Hugging Face Hub ({reason}); {remedy}{cached}") from error
     # offline, datasets takes the newest copy in its cache, whatever revision was asked for
-    if offline and not all(task.revision in file["filename"] for file in rows.cache_files):
-        raise UserError(f"the cached copy of {task.hub_id} is not revision {task.revision[:8]}; {REMEDY}")
-    return [_pair(f"{what}, row {number}", {**row, "subset": ""}) for number, row in enumerate(rows, start=1)]
+    if offline and not all(revision in file["filename"] for file in rows.cache_files):
+        raise UserError(f"the cached copy of {hub_id} is not revision {revision[:8]}; {remedy}")
+    for number, row in enumerate(rows, start=1):
+        yield f"{what}, row {number}", row
 
 
 def open_source(sts_dir: str | Path | None = None) -> Source:

@@ -109,7 +109,7 @@ def make_card(record: RunRecord, results: Results | None, plots: Sequence[str] =
         tags=[*(TAGS if complete else TAGS[1:3]), f"loss:{loss['name']}"],
         base_model=base,
         datasets=[record.settings["dataset_name"]] if record.settings.get("dataset_name") else None,
-        metrics=["spearmanr", "pearsonr"] if results else None,
+        metrics=metrics_of(results) if results else None,
         model_name=name if results else None,
         eval_results=eval_results(results) if results else None,
         widget=WIDGET if complete else [{"text": text} for text in EXAMPLES],
@@ -215,9 +215,43 @@ def scores(record: RunRecord, results: Results | None) -> Iterator[str]:
     own = {**record.final, **(results.scores if results else {})}
     data = results.metadata["data"] if results else {}
     keys = ordered_keys(own)
-    if not keys:
+    ranked = reranking(own, data)
+    if not keys and not ranked:
         yield "None: run `python run_eval.py --model_name_or_path FOLDER`."
         return
+    if keys:
+        yield from correlations(record, results, own, keys)
+    yield from ranked
+    shape = [key for key in own if key.endswith("/alignment") or key.endswith("/uniformity")]
+    if shape:
+        sets = list(dict.fromkeys(set_of(key) for key in shape))
+        rows = ["| Lower is better | alignment | uniformity |", "|---|--:|--:|"]
+        for name in sets:
+            cells = [f"{own[k]:.4f}" if (k := f"{name}/{what}") in own else "" for what in ("alignment", "uniformity")]
+            rows.append(f"| {name} | " + " | ".join(cells) + " |")
+        yield "\n".join(rows)
+
+
+def reranking(own: dict[str, float], data: dict[str, Any]) -> list[str]:
+    """A table of MAP and MRR with the search engine's, and by whose rules; nothing where nothing was ranked."""
+    of_queries = {key: of for key, of in data.items() if "scorer" in of}
+    if not of_queries:
+        return []
+    rows = ["| Reranking by cosine, x 100 | queries | search engine's MAP | MAP | MRR |", "|---|--:|--:|--:|--:|"]
+    for key, of in of_queries.items():
+        best, first = (own[f"{key}/{metric}_{of['scorer']}"] for metric in ("map", "mrr"))
+        known = (of["search_engine"] or {}).get(f"map_{of['scorer']}")
+        engine = "" if known is None else f"{known:.2f}"
+        rows.append(
+            f"| {key} ({of['scorer']}) | {of['queries_scored']:,} | {engine} | **{best:.2f}** | **{first:.2f}** |"
+        )
+    rules = {of["scorer"]: of["rule"] for of in of_queries.values()}
+    return ["\n".join(rows), " ".join(f"{name}: {rule}." for name, rule in rules.items())]
+
+
+def correlations(record: RunRecord, results: Results | None, own: dict[str, float], keys: list[str]) -> Iterator[str]:
+    """The Spearman correlations beside those before training and of others, and what must be known of them."""
+    data = results.metadata["data"] if results else {}
     columns: dict[str, dict[str, str]] = {}
     if any(key in record.baseline for key in keys):
         columns["before training"] = {key: f"{value:.2f}" for key, value in record.baseline.items()}
@@ -234,14 +268,6 @@ def scores(record: RunRecord, results: Results | None) -> Iterator[str]:
         rows.append(f"| {row_title(key, data)} | " + " | ".join(cells) + " |")
     yield "\n".join(rows)
     yield " ".join(score_notes(record, keys, data))
-    shape = [key for key in own if key.endswith("/alignment") or key.endswith("/uniformity")]
-    if shape:
-        sets = list(dict.fromkeys(set_of(key) for key in shape))
-        rows = ["| Lower is better | alignment | uniformity |", "|---|--:|--:|"]
-        for name in sets:
-            cells = [f"{own[k]:.4f}" if (k := f"{name}/{what}") in own else "" for what in ("alignment", "uniformity")]
-            rows.append(f"| {name} | " + " | ".join(cells) + " |")
-        yield "\n".join(rows)
 
 
 def score_notes(record: RunRecord, keys: list[str], data: dict[str, Any]) -> Iterator[str]:
@@ -264,7 +290,7 @@ def score_notes(record: RunRecord, keys: list[str], data: dict[str, Any]) -> Ite
         yield "The sentences are tokenised by SentEval; scores on raw text, as in MTEB, differ."
     pinned = {name: of for name, of in data.items() if of["revision"]}
     if pinned:
-        yield "Data: " + ", ".join(f"{dataset_link(name)}" for name in pinned) + "."
+        yield "Data: " + ", ".join(dataset_link(name, of) for name, of in pinned.items()) + "."
     if record.best:
         yield f"The checkpoint was chosen on {record.best['metric']}."
     yield "This model is one seed."
@@ -352,26 +378,35 @@ def limits(record: RunRecord, results: Results | None) -> str:
 # ---- scores as metadata
 
 
+def metrics_of(results: Results) -> list[str]:
+    """What the scores are, for the metadata."""
+    kinds = {"map" if "scorer" in of else "spearman" for of in results.metadata["data"].values()}
+    return ["spearmanr", "pearsonr"] * ("spearman" in kinds) + ["map", "mrr"] * ("map" in kinds)
+
+
 def eval_results(results: Results) -> list[EvalResult]:
     """MTEB's form: ids and pinned revisions of the Hub's data sets for the sets that were read there."""
     found = []
     for key, of in results.metadata["data"].items():
         dataset = hub_dataset(key, of)
-        for metric in ("spearman", "pearson"):
-            value = results.scores.get(f"{key}/all/{metric}")
+        names = {f"cosine_{metric}": f"{key}/all/{metric}" for metric in ("spearman", "pearson")}
+        if "scorer" in of:
+            names = {metric: f"{key}/{metric}_{of['scorer']}" for metric in ("map", "mrr")}
+        for metric, name in names.items():
+            value = results.scores.get(name)
             if value is not None:
                 found.append(
                     EvalResult(
-                        task_type="STS",
+                        task_type="Reranking" if "scorer" in of else "STS",
                         dataset_type=dataset["type"],
                         dataset_name=dataset["name"],
                         dataset_config=dataset.get("config"),
                         dataset_split=dataset["split"],
                         dataset_revision=of["revision"],
                         dataset_args={"pairs": of["pairs"], "sha256": of["sha256"]},
-                        metric_type=f"cosine_{metric}",
+                        metric_type=metric,
                         metric_value=value,
-                        metric_name=f"{key}/all/{metric}",
+                        metric_name=name,
                     )
                 )
     return found
@@ -408,13 +443,15 @@ def hub_dataset(key: str, of: dict[str, Any]) -> dict[str, str]:
     if task and split and split.hub and of["text"] == "raw" and of["pairs"] == of["expected_pairs"]:
         parts = {"name": f"MTEB {task.name}", "type": task.hub_id, "split": split.hub}
         return parts | {"task": task.name, "config": "default"}
+    if of.get("hub_id"):
+        return {"name": f"MTEB {task_name}", "type": of["hub_id"], "split": split_name}
     text = f" ({of['text']} text)" if task else ""
     return {"name": f"{task.title if task else task_name}{text}", "type": task_name.lower(), "split": split_name}
 
 
-def dataset_link(key: str) -> str:
-    task = STS_TASKS[key.partition("/")[0]]
-    return f"[{task.hub_id} @ {task.revision[:8]}](https://huggingface.co/datasets/{task.hub_id}/tree/{task.revision})"
+def dataset_link(key: str, of: dict[str, Any]) -> str:
+    name, revision = of.get("hub_id") or STS_TASKS[key.partition("/")[0]].hub_id, of["revision"]
+    return f"[{name} @ {revision[:8]}](https://huggingface.co/datasets/{name}/tree/{revision})"
 
 
 # ---- keys

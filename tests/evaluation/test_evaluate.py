@@ -61,6 +61,15 @@ def seven(score=1.0, drop=()):
     return sets
 
 
+def test_cosines_are_counted_by_the_band_of_the_score_where_the_scale_is_known():
+    spread = run(PairSet("STSBenchmark", "dev", STS.pairs, source="here", aligned_above=4.0)).metadata["data"]
+    found = spread["STSBenchmark/dev"]["cosines"]["bands"]
+    pairs = {"0-1": [20], "1-2": [50], "2-3": [45], "3-4": [30], "4-5": [10, 20, 60]}  # angles by score; 5 is in 4-5
+    edges = np.linspace(-1, 1, 41)
+    assert found == {of: np.histogram(np.cos(np.radians(at)), edges)[0].tolist() for of, at in pairs.items()}
+    assert "bands" not in run(STS).metadata["data"]["STS16/test"]["cosines"]
+
+
 def test_three_aggregations_and_subsets():
     scores = run(STS).scores
     expected = {
@@ -222,7 +231,8 @@ def test_merge_keeps_older_sets_of_the_same_model():
 
 
 @pytest.mark.parametrize("key, value", [("weights_sha256", "cd"), ("pooler", "mean"), ("projection", True),
-                                        ("max_length", 64), ("weights_sha256", None)])  # fmt: skip
+                                        ("max_length", 64), ("weights_sha256", None),
+                                        ("precision", "bfloat16")])  # fmt: skip
 def test_merge_drops_scores_of_another_model(key, value):
     older, newer = run(*seven()[:1], model=MODEL | {key: value}), run(STS, model=MODEL)
     assert newer.merge(older) == newer

@@ -1,0 +1,268 @@
+"""Queries with candidates to rank: read from a table, from AskUbuntu's files or from the Hub."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hf_focalcse.errors import UserError, suggest
+from hf_focalcse.evaluation.tasks import hub_rows, read_text, records, split_lines
+
+LABELS = {"1": True, "0": False, "true": True, "false": False}
+COLUMNS = ("qid", "label", "query", "candidate")
+TEXTS = "text_tokenized.txt"  # AskUbuntu's
+HUB_ID = "mteb/askubuntudupquestions-reranking"
+REVISION = "2000358ca161889fa9c082cb41daa8dcfb161a54"
+PUBLISHED = {"semeval_cqa_b/dev2016": 500, "semeval_cqa_b/train2016p2": 670}  # candidates in all
+
+
+class Scorer(NamedTuple):
+    """How an official scorer ranks, and what it makes of a query that has nothing to find.
+
+    tied: see `average_precision`; "together": positives first in the reciprocal rank. map_depth, mrr_depth: ranks that
+    are looked at. unanswerable: whether queries without positives, or with nothing else, count (as 0, and as 1).
+    """
+
+    tied: str
+    map_depth: int | None
+    mrr_depth: int | None
+    unanswerable: bool
+    rule: str
+
+
+SCORERS = {
+    "official": Scorer(
+        *("order", 10, 10, True),
+        rule="as the scorer of SemEval-2016 and 2017 task 3: the first 10 ranks, equal scores in the file's order, a "
+        "query without positives counts as 0",
+    ),
+    "sbert": Scorer(
+        *("together", None, 10, False),
+        rule="as RerankingEvaluator of sentence-transformers and MTEB 1: average precision over all ranks with equal "
+        "scores taken together, MRR within 10 ranks with positives first among equals, queries without positives or "
+        "without negatives left out",
+    ),
+}
+
+
+class Query(NamedTuple):
+    """One query and its candidates. engine: the search engine's score of each, higher is better, if it is known."""
+
+    text: str
+    candidates: tuple[str, ...]
+    relevant: tuple[bool, ...]
+    engine: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class RerankSet:
+    """The queries of one split, in file order, and by whose rules they are scored (a row of `SCORERS`)."""
+
+    task: str
+    split: str
+    queries: tuple[Query, ...]
+    source: str
+    scorer: str = "official"
+    hub_id: str | None = None
+    text: str = "raw"
+
+    def __post_init__(self):
+        if not any(self.scored(query) and any(query.relevant) for query in self.queries):
+            raise UserError(
+                f"{self.source}: no query of {self.key} can be scored; one needs a relevant candidate"
+                + ("" if SCORERS[self.scorer].unanswerable else " and another")
+            )
+
+    @property
+    def key(self) -> str:
+        """``semeval_cqa_b/dev2016``: how every score of this set begins."""
+        return f"{self.task}/{self.split}"
+
+    def scored(self, query: Query) -> bool:
+        """Whether the query counts at all."""
+        return SCORERS[self.scorer].unanswerable or len(set(query.relevant)) == 2
+
+    def texts(self) -> list[str]:
+        """Every text as often as the set holds it."""
+        return [text for query in self.queries for text in (query.text, *query.candidates)]
+
+    def describe(self) -> dict[str, Any]:
+        """What results.json says of the data; pairs are of a query and a candidate, the hash covers all in order."""
+        lines = [f"{query.text}\t{label:d}\t{text}" for query in self.queries
+                 for text, label in zip(query.candidates, query.relevant, strict=True)]  # fmt: skip
+        return {
+            "pairs": len(lines),
+            "expected_pairs": PUBLISHED.get(self.key),
+            "queries": len(self.queries),
+            "queries_scored": sum(map(self.scored, self.queries)),
+            "without_positive": sum(not any(query.relevant) for query in self.queries),
+            "without_negative": sum(all(query.relevant) for query in self.queries),
+            "positives": sum(sum(query.relevant) for query in self.queries),
+            "subsets": {},
+            "source": self.source,
+            "revision": REVISION if self.hub_id else None,
+            "hub_id": self.hub_id,
+            "sha256": hashlib.sha256("\n".join(lines).encode()).hexdigest(),
+            "text": self.text,
+            "empty_sentences": sum(not text.strip() for text in self.texts()),
+            "scorer": self.scorer,
+            "rule": SCORERS[self.scorer].rule,
+        }
+
+
+def load_rerank(
+    source: str | Path | None = None, splits: Sequence[str] | None = None, scorer: str | None = None
+) -> list[RerankSet]:
+    """The sets of a table, of a folder with AskUbuntu's files, or (None, or its id) of MTEB's set on the Hub.
+
+    splits: which of them, by default all that are there. scorer: a row of `SCORERS`, by default the format's own.
+    Raises UserError for what cannot be read or scored, with file and line.
+    """
+    if scorer is not None and scorer not in SCORERS:
+        raise UserError(f"--rerank_scorer is {scorer!r}{suggest(scorer, SCORERS)}; it must be {' or '.join(SCORERS)}")
+    read: Callable[[Path, str, str], RerankSet]
+    if source is None or str(source) == HUB_ID:
+        there, read = ["test"], _read_hub
+    elif Path(source).is_dir():
+        there, read = ["dev", "test"], _read_askubuntu
+    else:
+        return _choose(_read_table(Path(source), scorer or "official"), splits, str(source))
+    for split in splits or ():
+        _require_split(split, there, str(source or HUB_ID))
+    return [read(Path(str(source)), split, scorer or "sbert") for split in splits or there]
+
+
+def _require_split(name: str, there: Sequence[str], source: str) -> None:
+    if name not in there:
+        raise UserError(f"{source} has no split {name!r}{suggest(name, there)}; there are {', '.join(there)}")
+
+
+# ---------------------------------------------------------------- a table, a row a candidate
+
+
+def _read_table(path: Path, scorer: str) -> list[RerankSet]:
+    """Columns qid, label (1 or 0), query, candidate; if there are any: split, cid, ir_rank (1 is the best)."""
+    rows: dict[tuple[str, str], list[tuple[str, str, str, bool, float | None]]] = {}
+    seen: dict[tuple[str, str, str], str] = {}
+    for where, row in records(path, COLUMNS):
+        split, qid, query, candidate = (str(row.get(name) or "") for name in ("split", "qid", "query", "candidate"))
+        label = LABELS.get(str(row["label"]).lower())
+        if label is None:
+            raise UserError(f"{where}, column label: {row['label']!r} is not one of {', '.join(LABELS)}")
+        for name, value in (("qid", qid), ("query", query), ("candidate", candidate)):
+            if not value.strip():
+                why = "a query needs candidates" if name == "candidate" else "each row names its query"
+                raise UserError(f"{where}, column {name}: it is empty; {why}")
+        cid = row.get("cid")
+        if cid is not None and (first := seen.setdefault((split, qid, str(cid)), where)) != where:
+            raise UserError(f"{where}: candidate {cid!r} of query {qid!r} was there before, in {first}")
+        group = rows.setdefault((split or "file", qid), [])
+        if group and group[0][1] != query:
+            raise UserError(f"{where}: query {qid!r} reads otherwise than in {group[0][0]}; one qid, one query")
+        group.append((where, query, candidate, label, _rank(row.get("ir_rank"), where)))
+    if not rows:
+        raise UserError(f"{path} holds no candidates; a row has {', '.join(COLUMNS)}")
+    found: dict[str, list[Query]] = {}
+    for (split, _), group in rows.items():
+        _, texts, candidates, relevant, ranks = zip(*group, strict=True)
+        engine = None if None in ranks else tuple(-rank for rank in ranks)
+        found.setdefault(split, []).append(Query(texts[0], candidates, relevant, engine))
+    name = path.name.split(".")[0]
+    return [RerankSet(name, split, tuple(queries), str(path), scorer) for split, queries in found.items()]
+
+
+def _rank(value: Any, where: str) -> float | None:
+    if value is None or value == "":
+        return None
+    try:
+        rank = float(value)
+    except (TypeError, ValueError):
+        rank = -1.0
+    if not 0 < rank < float("inf"):
+        raise UserError(f"{where}, column ir_rank: {value!r} is no rank; 1 is the search engine's best candidate")
+    return rank
+
+
+def _choose(sets: list[RerankSet], splits: Sequence[str] | None, source: str) -> list[RerankSet]:
+    there = {found.split: found for found in sets}
+    for split in splits or ():
+        _require_split(split, list(there), source)
+    return [there[split] for split in dict.fromkeys(splits or there)]
+
+
+# ---------------------------------------------------------------- AskUbuntu: text_tokenized.txt, dev.txt, test.txt
+
+
+def _read_askubuntu(folder: Path, split: str, scorer: str) -> RerankSet:
+    """Titles alone, as in the papers: ``query id, relevant ids, candidate ids, BM25 scores`` with tabs between.
+
+    As in sentence-transformers' script positives are the relevant ids, negatives the other candidates, once each; a
+    relevant question that the search engine did not find comes last in its order.
+    """
+    texts = next((path for name in (TEXTS, TEXTS + ".gz") if (path := folder / name).is_file()), None)
+    if texts is None:
+        raise UserError(f"{folder} has no {TEXTS} (or .gz): --rerank_file takes a table or AskUbuntu's folder")
+    path = folder / f"{split}.txt"
+    rows = list(_askubuntu_rows(path))
+    needed = {name for _, qid, positives, scores in rows for name in (qid, *positives, *scores)}
+    titles: dict[str, str] = {}
+    for number, line in enumerate(split_lines(read_text(texts)), start=1):
+        name, tab, rest = line.partition("\t")
+        if name in needed:
+            if not tab:
+                raise UserError(f"{texts}, line {number}: no title; a line is id, title, body with tabs between")
+            titles[name] = rest.partition("\t")[0]
+    queries = []
+    for where, qid, positives, scores in rows:
+        names = [*scores, *(name for name in positives if name not in scores)]
+        for name in (qid, *names):
+            if name not in titles:
+                raise UserError(f"{where}: question {name} is not in {texts.name}")
+        relevant = [name in positives for name in names]
+        last = min(scores.values()) - 1
+        engine = [scores.get(name, last) for name in names]
+        queries.append(Query(titles[qid], tuple(titles[name] for name in names), tuple(relevant), tuple(engine)))
+    return RerankSet("AskUbuntu", split, tuple(queries), str(path), scorer, text="tokenised")
+
+
+def _askubuntu_rows(path: Path) -> Iterator[tuple[str, str, dict[str, None], dict[str, float]]]:
+    """(where, query id, relevant ids, {candidate id: BM25 score}) of each line."""
+    for number, line in enumerate(split_lines(read_text(path)), start=1):
+        where, cells = f"{path}, line {number}", line.split("\t")
+        if line == "":
+            continue
+        if len(cells) != 4:
+            raise UserError(f"{where}: {len(cells)} columns; there are query id, relevant ids, candidate ids, scores")
+        qid, positives, candidates, scores = cells[0], *(cell.split() for cell in cells[1:])
+        if not candidates:
+            raise UserError(f"{where}: query {qid} has no candidates")
+        try:
+            values = [float(score) for score in scores]
+        except ValueError as error:
+            raise UserError(f"{where}: a score is no number ({error})") from None
+        if len(values) != len(candidates):
+            raise UserError(f"{where}: {len(candidates)} candidates but {len(values)} scores; they must be parallel")
+        best: dict[str, float] = {}
+        for name, value in zip(candidates, values, strict=True):
+            best[name] = max(value, best.get(name, value))
+        yield where, qid, dict.fromkeys(positives), best
+
+
+# ---------------------------------------------------------------- the Hub
+
+
+def _read_hub(_: Path, split: str, scorer: str) -> RerankSet:
+    """AskUbuntu's dev and test together, as MTEB 1 scores them: rows of query, positive texts, negative texts."""
+    queries = []
+    remedy = "give --rerank_file with a table or AskUbuntu's folder"
+    for where, row in hub_rows(HUB_ID, REVISION, split, remedy):
+        try:
+            query, positives, negatives = row["query"], list(row["positive"]), list(row["negative"])
+        except (KeyError, TypeError):
+            raise UserError(f"{where}: columns query, positive, negative are needed, found {', '.join(row)}") from None
+        labels = [True] * len(positives) + [False] * len(negatives)
+        queries.append(Query(query, (*positives, *negatives), tuple(labels)))
+    return RerankSet("AskUbuntuDupQuestions", split, tuple(queries), f"{HUB_ID} on the Hub", scorer, HUB_ID)

@@ -1,0 +1,347 @@
+"""Made-up runs -> groups, figures as numbers, the page and its Markdown."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from made_runs import DEV, made_run, write_results
+from scipy import stats
+
+from hf_focalcse import cli
+from hf_focalcse.errors import UserError
+from hf_focalcse.experiments import figures, report
+from hf_focalcse.experiments.groups import Summary, read_study
+
+KEY = f"{DEV}/all/spearman"
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Focal at three seeds, InfoNCE at two, and m 0.5 at one."""
+    folder = tmp_path / "runs"
+    for seed, dev in ((1, 83.0), (2, 84.0), (3, 84.5)):
+        made_run(folder / f"focal-seed{seed}", seed, dev, [70.0, 72, 74, 76, 78, 80, dev - 20], m=0.3)
+    for seed, dev in ((1, 83.25), (2, 83.75)):
+        made_run(folder / f"infonce-seed{seed}", seed, dev, [71.0, 73, 75, 77, 79, 81, dev - 20], loss="infonce")
+    made_run(folder / "wide-seed1", 1, 78.0, m=0.5)
+    return folder
+
+
+def write(runs, *flags):
+    """(HTML, Markdown, folder) of `focalcse report`."""
+    out = runs.parent / "out"
+    cli.main(["report", str(runs), "--output_dir", str(out), *flags])
+    return (out / "report.html").read_text(), (out / "report.md").read_text(), out
+
+
+class Page(HTMLParser):
+    """Tables as rows of text, tags with their attributes, and text outside of tables."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.tables, self.text, self.cell = [], [], "", None
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag == "table":
+            self.tables.append([])
+        if tag == "tr":
+            self.tables[-1].append([])
+        if tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+            self.cell = self.tables[-1][-1]
+
+    def handle_endtag(self, tag):
+        if tag in ("td", "th"):
+            self.cell = None
+
+    def handle_data(self, data):
+        self.text += data
+        if self.cell is not None:
+            self.cell[-1] += data
+
+
+# ---- numbers
+
+
+def test_the_table_holds_means_and_deviations_by_hand(runs):
+    html, _, _ = write(runs)
+    header, *rows = Page(html).tables[0]
+    of = {row[0]: dict(zip(header, row, strict=True)) for row in rows}
+    # dev of focal: mean (83 + 84 + 84.5) / 3 = 83.8333; deviations .8333, .1667, .6667: sd = sqrt(1.1667 / 2) = .7638
+    assert of["focal"]["STS-B dev"] == "83.83 ± 0.76" and of["focal"]["n"] == "3"
+    # the averages are (450 + 63) / 7 = 73.2857, (450 + 64) / 7 = 73.4286, (450 + 64.5) / 7 = 73.5
+    assert of["focal"]["Avg (SentEval)"] == "73.40 ± 0.11"
+    assert of["focal"]["STS12"] == "70.00 ± 0.00" and of["focal"]["SICK-R (SentEval)"] == "63.83 ± 0.76"
+    # (83.25 + 83.75) / 2, sqrt(2 * .25^2)
+    assert of["infonce"]["STS-B dev"] == "83.50 ± 0.35" and of["infonce"]["n"] == "2"
+    assert of["wide"]["STS-B dev"] == "78.00" and of["wide"]["STS12"] == "-"
+    assert of["all-minilm (cls), before training"]["STS-B dev"] == "79.00"
+
+
+def test_the_sentence_on_the_highest_mean_says_seeds_gap_and_loss(runs):
+    study = read_study([runs])
+    (of_dev,) = [report._highest(start, groups, KEY, "STS-B dev") for start, groups in study.starts().items()]
+    assert of_dev == (
+        "all-minilm (cls): the highest mean STS-B dev is that of focal (83.83, ± 0.76, 3 seeds), 4.83 above its start "
+        "(79.00); below the start: wide. Next is infonce (83.50, ± 0.35, 2 seeds), 0.33 lower: less than the spread "
+        "over seeds. Groups of one seed (1) are left out of this sentence."
+    )
+
+
+def test_interval_is_students_t():
+    summary = Summary.of([83.0, 84.0, 84.5])
+    assert summary.interval() == pytest.approx(stats.t.interval(0.95, 2, summary.mean, stats.sem([83.0, 84.0, 84.5])))
+    assert Summary.of([1.5]).interval() == (1.5, 1.5) and Summary.of([1.5]).sd is None and Summary.of([]) is None
+
+
+def test_curves_begin_before_training_and_average_the_steps_all_have(runs):
+    (group,) = [group for group in read_study([runs]).groups if group.name == "focal"]
+    assert group.curve(KEY) == pytest.approx({0: 79.0, 10: 82.8333, 20: 83.8333}, abs=1e-4)
+    made_run(runs / "focal-seed4", 4, 84.0, m=0.3, log=[{"step": 10, f"eval_{KEY}": 80.0}])
+    (group,) = [group for group in read_study([runs]).groups if group.name == "focal"]
+    assert group.curve(KEY) == pytest.approx({0: 79.0, 10: (82 + 83 + 83.5 + 80) / 4})
+
+
+@pytest.mark.parametrize("m", [0.0, 0.2, 0.3, 0.5, 1.0])
+@pytest.mark.parametrize("temperature", [0.05, 0.1])
+def test_figure_1_turns_at_minus_half_m(m, temperature):
+    cosines = np.linspace(-1, 1, 200_001)
+    logits = figures.negative_logit(cosines, m, temperature)
+    at, lowest = figures.turning_point(m, temperature)
+    assert at == -m / 2 and cosines[logits.argmin()] == pytest.approx(at, abs=1e-5)
+    assert lowest == pytest.approx(logits.min(), abs=1e-9)
+    # equal to InfoNCE's at 1 - m, as steep as it at (1 - m) / 2
+    assert figures.negative_logit(1 - m, m, temperature) == pytest.approx((1 - m) / temperature)
+    step = 1e-6
+    slope = figures.negative_logit((1 - m) / 2 + step, m, 1) - figures.negative_logit((1 - m) / 2 - step, m, 1)
+    assert slope / (2 * step) == pytest.approx(1)
+
+
+def test_cosines_are_added_up_over_seeds_and_averaged_over_bins(tmp_path):
+    for seed in (1, 2):
+        counts = {"random": [0, 3, 1, 0], "lowest fifth": [0, 0, seed, 0], "highest fifth": [0, 0, 0, 5]}
+        made_run(tmp_path / f"a-seed{seed}", seed, 80.0 + seed, m=0.3, counts=counts)
+    (group,) = read_study([tmp_path]).groups
+    counts = figures.cosine_counts(group, DEV)
+    assert counts == {"random": [0, 6, 2, 0], "lowest fifth": [0, 0, 3, 0], "highest fifth": [0, 0, 0, 10]}
+    # four bins with middles -.75, -.25, .25, .75
+    assert figures.mean_cosine(counts["random"]) == pytest.approx((6 * -0.25 + 2 * 0.25) / 8)
+    assert figures.mean_cosine(counts["highest fifth"]) == 0.75 and figures.mean_cosine([0, 0]) is None
+
+
+def test_bands_of_the_score_are_shown_where_they_are_counted(tmp_path):
+    run = made_run(tmp_path / "runs/a-seed1", 1, 80.0, counts={"random": [1, 1], "lowest fifth": [1, 0]})
+    results = json.loads((run / "results.json").read_text())
+    results["metadata"]["data"][DEV]["cosines"]["bands"] = {"0-1": [2, 0], "4-5": [0, 3]}
+    (run / "results.json").write_text(json.dumps(results))
+    table = next(table for table in Page(write(tmp_path / "runs")[0]).tables if "random" in table[0])
+    assert table == [["", "random", "0-1", "4-5"], ["a", "0.00", "-0.50", "0.50"]]
+
+
+# ---- groups
+
+
+def test_groups_differ_in_more_than_the_seed_and_are_named_by_their_folders(runs):
+    study = read_study([runs])
+    assert {g.name: [run.seed for run in g.runs] for g in study.groups} == {
+        "focal": [1, 2, 3], "infonce": [1, 2], "wide": [1],
+    }  # fmt: skip
+    assert study.varied() == ["loss", "m"]
+
+
+def test_misleading_folders_do_not_decide(tmp_path):
+    made_run(tmp_path / "same-seed1", 1, 80.0, m=0.3)
+    made_run(tmp_path / "same-seed2", 2, 81.0, m=0.2)
+    groups = read_study([tmp_path]).groups
+    assert [group.name for group in groups] == ["m 0.3", "m 0.2"]
+
+
+def test_logging_and_places_are_no_settings_but_the_learning_rate_is(tmp_path):
+    made_run(tmp_path / "a-seed1", 1, 80.0, logging_steps=5, disable_tqdm=True, save_steps=5)
+    made_run(tmp_path / "a-seed2", 2, 80.0, logging_steps=10)
+    assert len(read_study([tmp_path]).groups) == 1
+    made_run(tmp_path / "a-seed3", 3, 80.0, learning_rate=1e-5)
+    assert len(read_study([tmp_path]).groups) == 2
+
+
+def test_another_text_of_the_same_name_is_another_group(tmp_path):
+    for seed in (1, 2):
+        made_run(tmp_path / f"a-seed{seed}", seed, 80.0)
+    record = json.loads((tmp_path / "a-seed2/run.json").read_text())
+    record["data"]["sha256"] = "other"
+    (tmp_path / "a-seed2/run.json").write_text(json.dumps(record))
+    assert len(read_study([tmp_path]).groups) == 2
+
+
+def test_a_seeded_sample_is_one_group_though_its_text_differs(tmp_path):
+    for seed in (1, 2):
+        made_run(tmp_path / f"few-seed{seed}", seed, 80.0, kept=100)
+    made_run(tmp_path / "all-seed1", 1, 83.0)
+    study = read_study([tmp_path])
+    assert {group.name: len(group.runs) for group in study.groups} == {"few": 2, "all": 1}
+    (series,) = study.ablations()
+    assert series.setting == "sentences" and [value for value, _ in series.points] == [100, 28_503]
+
+
+def test_ablations_change_one_setting_and_a_loss_with_all_that_is_its_own(tmp_path):
+    made_run(tmp_path / "a-seed1", 1, 80.0, m=0.3)
+    made_run(tmp_path / "b-seed1", 1, 81.0, m=0.1)
+    made_run(tmp_path / "c-seed1", 1, 82.0, m=0.3, temperature=0.1)
+    made_run(tmp_path / "d-seed1", 1, 83.0, m=0.2, temperature=0.07)  # differs in two from all
+    made_run(tmp_path / "e-seed1", 1, 84.0, loss="infonce")
+    made_run(tmp_path / "f-seed1", 1, 84.0, loss="dclr", phi=0.9, temperature=0.1)
+    found = {s.setting: [(v, g.name) for v, g in s.points] for s in read_study([tmp_path]).ablations()}
+    assert found.pop("m") == [(0.1, "b"), (0.3, "a")]
+    assert found.pop("temperature") == [(0.05, "a"), (0.1, "c")]
+    assert found == {"loss": [("focal", "c"), ("dclr", "f")]}  # at 0.1; the one at 0.05 came before it in the list
+    loss = [s for s in read_study([tmp_path]).ablations() if s.setting == "loss"]
+    assert [g.name for _, g in loss[0].points] == ["a", "b", "e"] and not loss[0].numeric
+
+
+def test_the_baseline_that_was_evaluated_alone_fills_the_row_before_training(runs):
+    write_results(runs / "before", {KEY: 79.001, "STS12/test/all/spearman": 60.0})
+    study = read_study([runs])
+    assert list(study.others) == ["all-minilm (cls), before training"]
+    assert {group.before("STS12/test/all/spearman") for group in study.groups} == {60.0}
+    write_results(runs / "before", {KEY: 78.9, "STS12/test/all/spearman": 60.0})  # another encoder of that name
+    study = read_study([runs])
+    assert list(study.others) == ["all-minilm (cls_before_pooler) in before, not trained here"]
+    assert {group.before("STS12/test/all/spearman") for group in study.groups} == {None}
+
+
+# ---- what cannot be used
+
+
+def test_every_folder_that_does_not_count_is_named(runs):
+    (runs / "killed-seed1/checkpoint-10").mkdir(parents=True)
+    (runs / "broken-seed1").mkdir()
+    (runs / "broken-seed1/run.json").write_text('{"loss": ')
+    made_run(runs / "odd-seed1", 1, 80.0)
+    record = json.loads((runs / "odd-seed1/run.json").read_text())
+    (runs / "odd-seed1/run.json").write_text(json.dumps(record | {"log": ["no line"]}))
+    made_run(runs / "stale-seed1", 1, 80.0)
+    write_results(runs / "stale-seed1", {KEY: 99.0}, "other weights")
+    made_run(runs / "again-seed1", 1, 99.0, m=0.3)
+    html, markdown, _ = write(runs)
+    last = dict(Page(html).tables[-1][1:])
+    assert last.keys() == {"killed-seed1", "broken-seed1", "odd-seed1", "stale-seed1", "focal-seed1"}
+    assert "not finished" in last["killed-seed1"] and "other weights" in last["stale-seed1"]
+    assert "again-seed1" in last["focal-seed1"]  # the first by name counts
+    assert all(name in markdown for name in last)
+
+
+def test_a_section_without_data_is_left_out_with_its_reason(tmp_path):
+    made_run(tmp_path / "runs/a-seed1", 1, 80.0, loss="infonce", log=[])
+    html, markdown, _ = write(tmp_path / "runs")
+    titles = re.findall("<h2[^>]*>([^<]+)", html)
+    assert titles == ["Scores", "What the tests say", "Spread over seeds", "The plane of alignment and uniformity",
+                      "Settings, budget and origin", "Left out"]  # fmt: skip
+    for reason in ("no run measured spearman twice", "no run has a loss with m", "no results.json holds counts",
+                   "no two groups differ in one setting alone"):  # fmt: skip
+        assert reason in html and reason in markdown
+
+
+@pytest.mark.parametrize("make", ["nothing", "empty", "damaged"])
+def test_a_folder_without_a_finished_run_ends_in_one_sentence(tmp_path, capsys, make):
+    folder = tmp_path / "runs"
+    if make != "nothing":
+        (folder / "a").mkdir(parents=True)
+    if make == "damaged":
+        (folder / "a/run.json").write_text("[]")
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["report", str(folder)])
+    said = capsys.readouterr().err
+    assert stop.value.code == 2 and said.count("\n") == 1 and "give" in said and "Traceback" not in said
+    assert not (folder / "report").exists()
+
+
+def test_a_comparison_without_a_sentence_is_refused(tmp_path):
+    file = tmp_path / "compare.json"
+    with pytest.raises(UserError, match="no json"):
+        report.read_comparisons([str(file)])
+    file.write_text("{}")
+    with pytest.raises(UserError, match="no sentence"):
+        report.read_comparisons([str(file)])
+
+
+# ---- the page
+
+
+def test_the_page_loads_nothing_and_is_the_same_each_time(runs):
+    first, markdown, out = write(runs)
+    page = Page(first)
+    for tag, attributes in page.tags:
+        assert tag not in ("script", "link", "iframe", "object", "form")
+        for name in ("src", "href"):
+            assert attributes.get(name, "#").startswith(("#", "data:image/svg+xml;base64,")), attributes
+        assert not any(name.startswith("on") for name in attributes)
+    assert "url(" not in first and "@import" not in first
+    assert write(runs)[:2] == (first, markdown)
+    images = [attributes for tag, attributes in page.tags if tag == "img"]
+    assert len(images) == len(list((out / "report_files").iterdir())) > 8
+    assert all(image["alt"].strip() for image in images)
+    tables = sum(tag == "table" for tag, _ in page.tags)
+    assert tables == first.count("<caption>") >= 3
+    for name in re.findall(r"\]\((report_files/[^)]+)\)", markdown):
+        assert (out / name).read_bytes().startswith(b"<?xml")
+
+
+def test_markdown_and_page_hold_the_same_figures(runs):
+    html, markdown, _ = write(runs)
+    page = Page(html)
+    cells = [[re.sub(r"\\(.)", r"\1", cell.strip()) for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+             for line in markdown.splitlines() if line.startswith("|") and ":--" not in line]  # fmt: skip
+    assert cells == [[cell.strip() for cell in row] for table in page.tables for row in table]
+    for sentence in re.findall("^> (.+)$", markdown, re.M):
+        assert re.sub(r"\\(.)", r"\1", sentence) in page.text
+
+
+EVIL = '<script>alert(1)</script>"><img src=x onerror=alert(2)> | [x](javascript:y) $\\frac$ `'
+
+
+def test_text_of_the_records_stays_text(tmp_path):
+    for seed in (1, 2):
+        made_run(tmp_path / f"runs/a-seed{seed}", seed, 80.0 + seed, encoder=EVIL, pooler=EVIL, m=0.3)
+    made_run(tmp_path / r"runs/_$\frac$-seed1", 1, 80.0, m=0.2, encoder=EVIL, pooler=EVIL)
+    record = json.loads((tmp_path / "runs/a-seed1/run.json").read_text())
+    record |= {"notes": [EVIL], "alarms": [EVIL], "versions": {EVIL: EVIL}, "git_commit": "<b>"}
+    (tmp_path / "runs/a-seed1/run.json").write_text(json.dumps(record))
+    (tmp_path / "runs/<i>x").mkdir()
+    compare = tmp_path / "compare.json"
+    compare.write_text(json.dumps({"tests": [{"sentence": f"It differs. {EVIL}"}], "name": "unsaid"}))
+    html, markdown, _ = write(tmp_path / "runs", "--compare", str(compare))
+    assert "<script" not in html and "<img src=x" not in html and "<i>" not in html and "<b>" not in html
+    assert {tag for tag, _ in Page(html).tags} <= set(
+        "html head meta title style body main h1 nav ul li a section h2 p div table caption span thead tbody tr th td "
+        "figure img figcaption code".split()
+    )
+    assert not re.search(r"(?<!\\)<", markdown.replace("\n> ", "\n")) and not re.search(r"(?<!\\)\]\(java", markdown)
+    assert "alert(1)" in Page(html).text and "It differs." in Page(html).text and "unsaid" not in html
+
+
+def test_no_path_of_the_machine_and_no_training_text(runs):
+    (runs / "killed").mkdir()
+    record = json.loads((runs / "wide-seed1/run.json").read_text())
+    record |= {
+        "notes": ["the encoder /home/somebody/models/mine"],
+        "alarms": ["resumed from ../far/away/checkpoint-3"],
+    }
+    record["model"]["name_or_path"] = record["settings"]["eval_file"] = "/home/somebody/models/mine"
+    record["data"]["source"] = "/home/somebody/texts/wiki.txt"
+    (runs / "wide-seed1/run.json").write_text(json.dumps(record))
+    for text in write(runs)[:2]:
+        assert "far/away" not in text and "the encoder mine" in text
+        assert "/home/" not in text and str(runs.parent) not in text and "A sentence of the corpus" not in text
+        assert "wiki.txt" in text
+
+
+def test_a_report_is_no_run_and_is_replaced(runs):
+    cli.main(["report", str(runs)])
+    stale = runs / "report/report_files/old.svg"
+    stale.write_text("")
+    cli.main(["report", str(runs)])
+    assert not stale.exists() and not read_study([runs]).skipped
