@@ -19,6 +19,7 @@ from .errors import UserError, suggest
 from .poolers import ALIASES, POOLERS
 
 RECIPES = Path(__file__).with_name("recipes")
+GRIDS = Path(__file__).with_name("grids")
 
 
 @dataclass
@@ -559,9 +560,8 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
         raise SystemExit(0)
     from .training_args import FocalCSETrainingArguments
 
-    parser = _Parser([*OWN_GROUPS, FocalCSETrainingArguments], prog=script, allow_abbrev=False, add_help=False)
     losses = loss_settings()
-    _add_loss_settings(parser, losses)
+    parser = training_parser(script)
     if "--help_all" in argv:
         parser.print_help()
         raise SystemExit(0)
@@ -619,6 +619,15 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
         command=[*script.split(), *argv],
         notes=notes,
     )
+
+
+def training_parser(script: str = "run_unsup.py") -> _Parser:
+    """Knows every flag of training."""
+    from .training_args import FocalCSETrainingArguments
+
+    parser = _Parser([*OWN_GROUPS, FocalCSETrainingArguments], prog=script, allow_abbrev=False, add_help=False)
+    _add_loss_settings(parser, loss_settings())
+    return parser
 
 
 def parse_eval(argv: list[str], script: str = "run_eval.py") -> EvalArguments:
@@ -700,6 +709,94 @@ def _places(argv: list[str], *names: str) -> list[str]:
     count = next((i for i, argument in enumerate(argv) if argument.startswith("-")), len(argv))
     placed = [part for name, value in zip(names, argv[:count], strict=False) for part in (f"--{name}", value)]
     return placed + argv[min(count, len(names)) :]
+
+
+@dataclass
+class SweepArguments:
+    """Arguments of ``focalcse sweep``. overrides: flags of training for all runs, as they were written."""
+
+    grid: str
+    runs: str | None = None
+    jobs: int = 1
+    launch: str = ""
+    only: list[str] | None = None
+    dry_run: bool = False
+    overrides: list[str] = field(default_factory=list)
+
+
+def parse_sweep(argv: list[str], script: str = "focalcse sweep") -> SweepArguments:
+    """``GRID`` and flags, among them those of training -> `SweepArguments`; raises as `parse` does."""
+    shipped = ", ".join(sorted(file.stem for file in GRIDS.glob("*.yaml")))
+    parser = _Parser(
+        [],
+        prog=script,
+        allow_abbrev=False,
+        usage=f"{script} GRID [--runs FOLDER] [--jobs N] [--launch COMMAND] [--only NAME …] [--dry_run] [flags]",
+        description=f"Train every run of a grid, a .yaml or one of those shipped: {shipped}.",
+        epilog="Every other flag is one of training (run_unsup.py --help) and takes the place of the grid's base.",
+    )
+    parser.add_argument("--runs", help="folder of the runs' folders (default: runs/NAME OF THE GRID)")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; CPU threads and GPUs are divided")
+    parser.add_argument(
+        "--launch", default="", help="what starts a run, such as 'accelerate launch --num_processes 2'"
+    )
+    parser.add_argument("--only", nargs="+", help="names of runs, or patterns such as 'cls-*'")
+    parser.add_argument("--dry_run", action="store_true", help="list the runs and their states; start nothing")
+    if not argv or argv[0] in ("-h", "--help"):
+        parser.print_help()
+        raise SystemExit(0)
+    if argv[0].startswith("-"):
+        raise UserError(f"the grid comes first: {script} GRID [flags]; shipped are {shipped}")
+    namespace, rest = parser.parse_known_args(argv[1:])
+    if namespace.jobs < 1:
+        raise UserError(f"--jobs is {namespace.jobs}; it must be at least 1")
+    return SweepArguments(grid=argv[0], overrides=rest, **vars(namespace))
+
+
+@dataclass
+class CompareArguments:
+    """Arguments of ``focalcse compare``."""
+
+    runs: list[str]
+    factor: list[str]
+    to: list[str] | None = None
+    allow: list[str] = field(default_factory=list)
+    resamples: int = 2000
+    sick: str | None = None
+    json: str | None = None
+    markdown: bool = False
+
+
+def parse_compare(argv: list[str], script: str = "focalcse compare") -> CompareArguments:
+    """Run folders and flags -> `CompareArguments`; raises as `parse` does."""
+    parser = _Parser(
+        [],
+        prog=script,
+        allow_abbrev=False,
+        description="What differs between trained models for more than chance: paired tests over seeds and sentences.",
+        epilog="Example: focalcse compare runs/study/cls-* --factor loss --to infonce",
+    )
+    parser.add_argument("runs", nargs="+", help="run folders, patterns, or folders of run folders")
+    parser.add_argument(
+        "--factor",
+        nargs="+",
+        required=True,
+        help="the settings that may differ; loss stands for the loss with its settings and reference",
+    )
+    parser.add_argument("--to", nargs="+", help="what to compare with: a value of the factor, or run folders")
+    parser.add_argument(
+        "--allow", nargs="+", default=[], help="other differences to accept, such as commit; they are said"
+    )
+    parser.add_argument("--resamples", type=int, default=2000, help="resamples of the sentence pairs (default: 2000)")
+    parser.add_argument("--sick", choices=("senteval", "mteb"), help="whose SICK-R pairs, as in focalcse table")
+    parser.add_argument("--json", help="file to write everything to")
+    parser.add_argument("--markdown", action="store_true", help="print tables for a README")
+    namespace = parser.parse(argv)
+    if not 100 <= namespace.resamples <= 1_000_000:
+        raise UserError(
+            f"--resamples is {namespace.resamples}; it must be 100 to 1,000,000 (1,000 to 10,000 are usual)"
+        )
+    return CompareArguments(**vars(namespace))
 
 
 class _Parser(HfArgumentParser):

@@ -15,6 +15,12 @@ COMMANDS = {  # name -> (parser in arguments.py, job in jobs.py or module:job, w
     "table": ("parse_table", "table", "print a table from many results.json"),
     "inspect": ("parse_inspect", "experiments.hard_negatives:inspect", "show hard and false negatives: MODEL FILE"),
     "export": ("parse_export", "export_folder", "write the folder that others load: FOLDER"),
+    "sweep": (
+        "parse_sweep",
+        "experiments.sweep:sweep",
+        "train every run of a grid: GRID, a name or a .yaml",
+    ),
+    "compare": ("parse_compare", "experiments.compare:compare", "test what runs differ by: RUNS --factor NAME"),
     "report": ("parse_report", "experiments.report:report", "tables and figures of many runs as one page: FOLDER …"),
     "push": ("parse_push", "push_folder", "publish a trained model on the Hub: FOLDER org/name"),
 }

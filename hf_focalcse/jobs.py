@@ -20,6 +20,7 @@ from .data import Sentences, read_sentences, require
 from .engines import engine_of, whole_model
 from .errors import UserError
 from .evaluation import PairSet, Results, evaluate_rerank, evaluate_sts, load_rerank, load_tasks, read_pairs
+from .evaluation.cosines import PAIRS_FILE, write_cosines
 from .evaluation.table import make_table, read_system
 from .evaluation.whitening import Remembering, WhitenedEncoder, Whitening
 from .evaluation.word_vectors import RULE, WordVectors
@@ -36,7 +37,7 @@ from .trainer import FocalCSETrainer
 __all__ = ["evaluate", "export_folder", "push_folder", "table", "train"]  # what the command line calls
 
 RESULTS_FILE = "results.json"
-WRITTEN = (RUN_FILE, RESULTS_FILE, "README.md", "config.json", "model.safetensors", HEAD_FILE)  # by a run
+WRITTEN = (RUN_FILE, RESULTS_FILE, PAIRS_FILE, "README.md", "config.json", "model.safetensors", HEAD_FILE)  # by a run
 SENTEVAL = Path("SentEval/data/downstream")  # where the public training scripts look
 ALWAYS_RECORDED = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type"),
@@ -96,6 +97,7 @@ def train(settings: Settings) -> None:
         record.seconds = round(time.monotonic() - started, 1)
         if results:
             results.write(folder / RESULTS_FILE)
+            write_cosines(folder, results)
         record.save(folder)
         draw_plots(folder)
         write_card(folder)
@@ -494,6 +496,7 @@ def evaluate(args: EvalArguments) -> None:
     if args.compare:
         results.metadata["comparisons"] = read_comparisons(args.compare)
     file = folder / RESULTS_FILE
+    write_cosines(folder, results)
     if file.exists():
         results = results.merge(Results.read(file))
     results.write(file)

@@ -34,6 +34,7 @@ ALLOWED = {
     "pairs": {"losses.base"},
     "modeling": {"augment", "packing", "poolers"},
     "evaluation.evaluate": {"evaluation.metrics", "evaluation.tasks", "metrics.sts_correlation.sts_correlation"},
+    "evaluation.cosines": {"evaluation.evaluate"},
     "evaluation.whitening": set(),
     "evaluation.word_vectors": set(),
     "evaluation.table": {"evaluation.evaluate", "evaluation.tasks"},
@@ -55,6 +56,13 @@ ALLOWED = {
     | {"measuring", "record", "reference", "stopping", "training_args"}
     | {f"publishing.{name}" for name in ("card", "export", "hub")},
     "publishing.publish": {"arguments", "evaluation", "quickstart", "record", "publishing.export", "publishing.hub"},
+    # experiments start training and evaluation as processes, so that a killed run is nobody else's loss
+    "experiments": set(),
+    "experiments.grid": {"arguments", "augment", "evaluation", "poolers"},
+    "experiments.statistics": set(),
+    "experiments.compare": {"arguments", "evaluation", "record", "evaluation.cosines", "evaluation.table"}
+    | {f"experiments.{name}" for name in ("grid", "statistics")},
+    "experiments.sweep": {"arguments", "checkpoints", "evaluation", "record", "experiments.grid"},
     "experiments.groups": {"evaluation", "evaluation.evaluate", "evaluation.table", "evaluation.tasks", "record"},
     "experiments.figures": {"experiments.groups"},
     "experiments.page": set(),
@@ -63,7 +71,7 @@ ALLOWED = {
     # top
     "jobs": {"arguments", "augment", "checkpoints", "data", "engines", "evaluation", "losses", "modeling"}
     | {"quickstart", "record", "trainer"}
-    | {"evaluation.table", "evaluation.whitening", "evaluation.word_vectors"}
+    | {"evaluation.cosines", "evaluation.table", "evaluation.whitening", "evaluation.word_vectors"}
     | {f"publishing.{name}" for name in ("card", "export", "hub", "plots", "publish")},
     "experiments.hard_negatives": {"arguments", "data", "jobs", "losses", "losses.base", "modeling", "pairs"}
     | {"quickstart", "reference"},

@@ -7,7 +7,7 @@ import os
 import platform
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -53,9 +53,11 @@ def evaluate_sts(
     vectors = encode_once(encoder, rows, progress)
     scores: dict[str, float] = {}
     spread: dict[str, dict[str, Any]] = {}
+    pairs: dict[str, np.ndarray] = {}
     for task in tasks:
         first, second = np.array([[rows[pair.sentence1], rows[pair.sentence2]] for pair in task.pairs]).T
-        scores |= _correlations(task, cosine(vectors[first], vectors[second]), metric)
+        pairs[task.key] = np.stack([task.scores, cosine(vectors[first], vectors[second])])
+        scores |= _correlations(task, pairs[task.key][1], metric)
         if task.aligned_above is not None:
             positive = task.scores > task.aligned_above
             if positive.any():
@@ -65,15 +67,19 @@ def evaluate_sts(
         spread[task.key] = _spread(task, vectors, first, second)
     data = {task.key: task.describe() | {"cosines": spread[task.key]} for task in tasks}
     scores = {key: round(score, 6) for key, score in scores.items()} | _averages(scores, data)
-    return Results.of(scores, data, model)
+    return replace(Results.of(scores, data, model), pairs=pairs)
 
 
 @dataclass
 class Results:
-    """Scores under keys such as ``STS16/test/all/spearman`` (correlations x 100), and what they were measured on."""
+    """Scores under keys such as ``STS16/test/all/spearman`` (correlations x 100), and what they were measured on.
+
+    pairs: (2, N) gold score and cosine of every pair of a set, where they were measured just now.
+    """
 
     scores: dict[str, float]
     metadata: dict[str, Any]
+    pairs: dict[str, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, scores: dict[str, float], data: dict[str, Any], model: Mapping[str, Any] | None) -> Results:
@@ -135,7 +141,8 @@ class Results:
         """Results of the same model on different sets as one."""
         scores = {key: score for part in parts for key, score in part.scores.items()}
         data = {key: of for part in parts for key, of in part.metadata["data"].items()}
-        return cls(scores | _averages(scores, data), {**parts[0].metadata, "data": data})
+        pairs = {key: of for part in parts for key, of in part.pairs.items()}
+        return cls(scores | _averages(scores, data), {**parts[0].metadata, "data": data}, pairs)
 
     def table(self) -> str:
         """For the terminal, at most 100 columns."""

@@ -1,0 +1,1 @@
+"""Many runs: grids of settings and seeds, and what may be concluded from them."""

@@ -1,0 +1,61 @@
+"""The cosine of every scored pair <-> pairs.npz beside results.json: what tests over sentence pairs are made of."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from hf_focalcse.errors import UserError
+from hf_focalcse.evaluation.evaluate import IDENTITY, Results
+
+PAIRS_FILE = "pairs.npz"
+ABOUT = "about.json"
+
+
+def write_cosines(folder: str | Path, results: Results) -> None:
+    """Gold score and cosine of every pair of ``results``, whole or not at all; sets of the same model that were
+    measured before are kept."""
+    file = Path(folder) / PAIRS_FILE
+    model = {key: results.metadata["model"].get(key) for key in IDENTITY}
+    sets, data = dict(results.pairs), {key: results.metadata["data"][key]["sha256"] for key in results.pairs}
+    if file.exists() and model["weights_sha256"]:
+        try:
+            older, about = _read(file)
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # of a process that was killed: measured anew
+            older, about = {}, {"model": None}
+        if about["model"] == model:
+            sets, data = older | sets, about["data"] | data
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    text = json.dumps({"model": model, "data": data})
+    try:
+        with open(draft, "wb") as stream:
+            np.savez_compressed(stream, **{ABOUT: np.array(text), **sets})  # type: ignore[arg-type]
+        os.replace(draft, file)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def read_cosines(folder: str | Path, weights_sha256: str | None) -> dict[str, np.ndarray]:
+    """{set: (2, N) gold scores and cosines} of the model with these weights; empty where none were kept.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    file = Path(folder) / PAIRS_FILE
+    if not file.exists():
+        return {}
+    try:
+        sets, about = _read(file)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise UserError(f"{file} cannot be read ({error}); delete it and evaluate again") from error
+    return sets if about["model"]["weights_sha256"] == weights_sha256 else {}
+
+
+def _read(file: Path) -> tuple[dict[str, np.ndarray], dict]:
+    with np.load(io.BytesIO(file.read_bytes())) as content:
+        return {key: content[key] for key in content.files if key != ABOUT}, json.loads(str(content[ABOUT]))
