@@ -408,7 +408,7 @@ def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunReco
         f"Noise between the two views: {noise}; augmentation: {' | '.join(record.model['augmentation'])}",
         f"Loss: {trainer.loss}, equal texts masked: {trainer.mask_duplicates}",
         *([f"Reference: {reference['name_or_path']} (frozen, pooler {reference['pooler']})"] if reference else []),
-        f"Engine: {record.hardware['engine']} on {args.device.type}",
+        f"Engine: {record.hardware['engine']} on {args.device.type}; {trainer.describe_step()}",
         f"Batch: {args.train_batch_size} sentences x {args.world_size} process(es), {batch - 1} negatives per anchor"
         + (
             f"; {args.gradient_accumulation_steps} accumulated batches add none"

@@ -212,11 +212,24 @@ class FocalCLMixin(_Base):
 
     @property
     def packs(self) -> bool:
-        """Whether sentences go through the encoder one after the other, unpadded: in training on CPUs, where the
+        """Whether sentences go through the encoder one after the other, unpadded, in training: on CPUs, where the
         encoder's family takes them so and its attention is the default one."""
-        # Only in training: embeddings stay bit for bit those of the plain encoder, and encode's groups waste little.
-        chosen = self.packing and self.training and self.config._attn_implementation == ATTENTION
-        return chosen and not self.compiling and self.device.type == "cpu"
+        usual = self.packing and not self.compiling and self.config._attn_implementation == ATTENTION
+        return usual and self.device.type == "cpu"
+
+    @property
+    def firsts_only(self) -> bool:
+        """Whether the last layer is computed for first tokens alone in training, since the pooler reads no others."""
+        return POOLERS[self.pooler_name].first_only and self._last_output is not None
+
+    def describe_step(self) -> str:
+        """How the encoder goes through a batch in training, for the log."""
+        name, how = self.config._attn_implementation, "padded, in groups of similar length"
+        if self.packs:
+            name, how = "within each", "packed without padding"
+        kernel = "sdpa" if name == ATTENTION else name
+        last = "; last layer for first tokens alone" if self.firsts_only else ""
+        return f"sentences {how}, attention {kernel}{last}" + ("; compiled" if self.compiling else "")
 
     @torch.compiler.disable(recursive=False)
     def embed(self, ids: Tensor, mask: Tensor, drawn: Drawn = NOTHING_DRAWN) -> Tensor:
@@ -226,12 +239,13 @@ class FocalCLMixin(_Base):
             ids = ids.gather(1, drawn.order)
         keep, packed = drawn.keep(), None
         inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
-        if self.packs:
+        # Only in training: embeddings stay bit for bit those of the plain encoder, and encode's groups waste little.
+        if self.training and self.packs:
             packed = Packed.of(mask)
             positions = packed.positions + self.first_position
             inputs = {"input_ids": packed.pack(ids), "position_ids": positions, "runs": packed.runs}
             keep = None if keep is None else packed.pack(keep.expand(-1, mask.shape[1], -1))
-        firsts_only = self.training and row.first_only and drawn.order is None and self._last_output is not None
+        firsts_only = self.training and self.firsts_only and drawn.order is None
         firsts = slice(0, 1) if packed is None else packed.firsts
         with self._cut(keep), self._only(firsts if firsts_only else None):
             output = self.encoder(**inputs, output_hidden_states=row.all_layers)

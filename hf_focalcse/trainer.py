@@ -181,6 +181,11 @@ class FocalCSETrainer(Trainer):
         with self.accelerator.autocast(), self.reference_time:
             return self.reference.encode(inputs, next(self.model.parameters()))
 
+    def describe_step(self) -> str:
+        """How batches go through the encoder and by what they are stepped, for the log."""
+        encoder = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        return f"{encoder.describe_step()}; optimizer {getattr(self.args.optim, 'value', self.args.optim)}"
+
     def reference_cost(self) -> dict[str, float]:
         """Seconds per batch that the reference takes, and its share of forward and backward; empty without one."""
         if self.reference is None or not self.step_time.laps:

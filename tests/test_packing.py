@@ -97,7 +97,6 @@ def test_layers_that_are_run_again_in_backward_are_not_cut(tmp_path):
 
 def test_embedding_sentences_is_left_to_the_plain_encoder(tmp_path):
     model = model_of(tmp_path, "bert", "cls_before_pooler").eval()
-    assert not model.packs
     batch = tokenize(model.tokenizer, SENTENCES, 32)
     expected = model.encoder(**batch).last_hidden_state[:, 0]
     assert torch.equal(model.embed(batch["input_ids"], batch["attention_mask"]), expected)
@@ -105,11 +104,16 @@ def test_embedding_sentences_is_left_to_the_plain_encoder(tmp_path):
 
 def test_another_attention_is_not_replaced(tmp_path):
     model = model_of(tmp_path / "a")
+    assert model.describe_step() == (
+        "sentences packed without padding, attention within each; last layer for first tokens alone"
+    )
     assert model.config._attn_implementation == ATTENTION
     model.save_pretrained(tmp_path / "b")
     assert "attn" not in json.dumps(json.loads((tmp_path / "b/config.json").read_text()))
     eager = type(model).from_pretrained(tmp_path / "b", attn_implementation="eager").train()
     assert eager.config._attn_implementation == "eager" and not eager.packs
+    eager.set_pooling("mean")
+    assert eager.describe_step() == "sentences padded, in groups of similar length, attention eager"
 
 
 def test_layout():
