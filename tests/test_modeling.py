@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, GPT2Config, set_seed
 
 from hf_focalcse.errors import UserError
+from hf_focalcse.losses import Pairs, build_loss
 from hf_focalcse.modeling import (
     HEAD_FILE,
     MODELS,
@@ -123,6 +124,27 @@ def test_chunks_give_the_gradient_of_one_padded_batch(tmp_path, family, pooler):
         assert found.keys() == expected.keys()
         for name in expected:
             torch.testing.assert_close(found[name], expected[name], msg=name)
+
+
+def test_chunks_of_64_give_loss_and_gradient_of_a_batch_of_256(tmp_path):
+    """With dropout on: unchunked groups have 64 rows too and draw the same masks."""
+    model = model_of(tmp_path, dropout=0.1).train()
+    texts = [" ".join(SENTENCES[i % len(SENTENCES)].split()[: 1 + i % 7]) + f" {i}" for i in range(256)]
+    batch = tokenize(model.tokenizer, texts, 32)
+    ids, mask = (batch[k].unsqueeze(1).repeat(1, 2, 1) for k in ("input_ids", "attention_mask"))
+    found = []
+    for chunk_size in (None, 64):
+        model.chunk_size = chunk_size
+        model.zero_grad()
+        torch.manual_seed(0)
+        z = model(ids, mask)
+        loss = build_loss("focal")(Pairs(z[:, 0], z[:, 1], torch.arange(256)))
+        loss.backward()
+        found.append(
+            (loss.reshape(1), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+        )
+    for whole, chunked in zip(*found, strict=True):
+        assert (whole - chunked).norm() <= 1e-5 * whole.norm()
 
 
 def test_chunks_replay_their_dropout(tmp_path):
