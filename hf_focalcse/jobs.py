@@ -498,7 +498,10 @@ def evaluate(args: EvalArguments) -> None:
     file = folder / RESULTS_FILE
     write_cosines(folder, results)
     if file.exists():
-        results = results.merge(Results.read(file))
+        older = Results.read(file)
+        results = results.merge(older)
+        if lost := sorted(older.metadata["data"].keys() - results.metadata["data"].keys()):
+            print(f"note: {file} held scores of {', '.join(lost)} by other weights or settings; they are replaced")
     results.write(file)
     print(results.table())
     print(f"\nWritten to {file}")

@@ -53,7 +53,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
-from .augment import Augmentation, Drawn, Dropout, draw_views
+from .augment import Augmentation, Drawn, Dropout, TokenShuffle, draw_views
 from .errors import UserError
 from .packing import ATTENTION, Packed, use_fast_dropout
 from .poolers import POOLERS, resolve_pooler
@@ -117,6 +117,7 @@ class FocalCLMixin(_Base):
         record = getattr(config, "focal_cl", None) or {}
         self.chunk_size: int | None = None
         self.packing = True  # whether sentences are packed where that is possible, see `packs`
+        self.recomputing = False  # whether layers are going to be run again in backward
         self.compiling = False  # whether torch.compile has the encoder; then its shapes and modules stay as they are
         self.augmentations: tuple[Augmentation, ...] = ()  # one a view; none: the encoder's dropout alone
         self._tokenizer: PreTrainedTokenizerBase | None = None
@@ -228,7 +229,8 @@ class FocalCLMixin(_Base):
         if self.packs:
             name, how = "within each", "packed without padding"
         kernel = "sdpa" if name == ATTENTION else name
-        last = "; last layer for first tokens alone" if self.firsts_only else ""
+        cut = self.firsts_only and not any(isinstance(each, TokenShuffle) for each in self.augmentations)
+        last = "; last layer for first tokens alone" if cut else ""
         return f"sentences {how}, attention {kernel}{last}" + ("; compiled" if self.compiling else "")
 
     @torch.compiler.disable(recursive=False)
@@ -271,7 +273,7 @@ class FocalCLMixin(_Base):
         """Where the last layer's attention is over, in families that have such a module; from there on a token needs
         no other. None where layers are compiled, or run again in backward without `_only`."""
         layers = getattr(getattr(self.encoder, "encoder", None), "layer", None)
-        if layers is None or self.compiling:
+        if layers is None or self.compiling or self.recomputing:
             return None
         if getattr(layers[-1], "gradient_checkpointing", False) or hasattr(layers[-1], "_checkpoint_wrapped_module"):
             return None

@@ -94,7 +94,7 @@ class RunRecord:
             return cls(**{f.name: content[f.name] for f in fields(cls)})
         except FileNotFoundError as error:
             raise UserError(f"there is no {path}; give the output folder of a training run") from error
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{path} is no record of a run ({error!r}); run the training again") from error
 
 
@@ -122,11 +122,28 @@ def write_json(path: Path, content: Any) -> Path:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(
-        json.dumps(_finite(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
-    )
-    os.replace(part, path)
+    text = json.dumps(_finite(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
     return path
+
+
+def require_writable(path: str | Path | None, flag: str) -> None:
+    """See, before the work, that a file can be written at ``path``; None is none.
+
+    Raises:
+        UserError: its folder is not there or takes no file, or something that is no file has its place.
+    """
+    if path is None:
+        return
+    path = Path(path)
+    there = path.exists()
+    fitting = path.is_file() if there else path.parent.is_dir()
+    if not fitting or not os.access(path if there else path.parent, os.W_OK):
+        raise UserError(f"{flag} {path}: no file can be written there; give a file in a folder that takes files")
 
 
 def _finite(content: Any) -> Any:

@@ -109,6 +109,13 @@ class FocalCSETrainer(Trainer):
         self.dev_cost, self._dear = DevCost(), False
         require_dropout(model)
         model.compiling = args.torch_compile
+        again = args.gradient_checkpointing or getattr(args, "activation_checkpointing", False)
+        if again and not model.supports_gradient_checkpointing:
+            raise UserError(
+                f"--activation_checkpointing: {model.config.model_type} has none; use --chunk_size 64, which takes "
+                "as little memory and gives the same gradient"
+            )
+        model.recomputing = again
         if args.torch_compile and model.cut:
             raise UserError(
                 "--torch_compile does not go with a cutoff, which reaches into the compiled encoder; leave one of the "

@@ -58,7 +58,7 @@ ALLOWED = {
     "publishing.publish": {"arguments", "evaluation", "quickstart", "record", "publishing.export", "publishing.hub"},
     # experiments start training and evaluation as processes, so that a killed run is nobody else's loss
     "experiments": set(),
-    "experiments.grid": {"arguments", "augment", "evaluation", "poolers"},
+    "experiments.grid": {"arguments", "augment", "evaluation", "losses", "poolers"},
     "experiments.statistics": set(),
     "experiments.compare": {"arguments", "evaluation", "record", "evaluation.cosines", "evaluation.table"}
     | {f"experiments.{name}" for name in ("grid", "statistics")},
@@ -74,7 +74,7 @@ ALLOWED = {
     | {"evaluation.cosines", "evaluation.table", "evaluation.whitening", "evaluation.word_vectors"}
     | {f"publishing.{name}" for name in ("card", "export", "hub", "plots", "publish")},
     "experiments.hard_negatives": {"arguments", "data", "jobs", "losses", "losses.base", "modeling", "pairs"}
-    | {"quickstart", "reference"},
+    | {"quickstart", "record", "reference"},
     "cli": {"arguments"},
     "__main__": {"cli"},
 }  # fmt: skip

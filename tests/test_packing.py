@@ -88,7 +88,7 @@ def test_layers_that_are_run_again_in_backward_are_not_cut(tmp_path):
     model = model_of(tmp_path, "bert", "cls")
     plain = run(model, True, *views(model))
     model.activation_checkpointing_enable()
-    assert model._last_output is None
+    assert model._last_output is None and "last layer" not in model.describe_step()
     again = run(model, True, *views(model))
     torch.testing.assert_close(again[0], plain[0], rtol=1e-9, atol=1e-12)
     for name in plain[1]:
@@ -257,3 +257,19 @@ def test_a_compiled_encoder_is_not_cut(tmp_path):
     args = FocalCSETrainingArguments(output_dir=str(tmp_path / "run"), use_cpu=True, torch_compile=True)
     with pytest.raises(UserError, match="--torch_compile does not go with a cutoff"):
         FocalCSETrainer(model, args, build_loss("focal"), [{"text": "a"}] * 64)
+
+
+def test_recomputing_is_known_before_it_is_switched_on(tmp_path):
+    """The first lines of a run are said before Trainer switches it on."""
+
+    def made(family, **settings):
+        args = FocalCSETrainingArguments(
+            output_dir=str(tmp_path / "run"), use_cpu=True, gradient_checkpointing=True, eval_strategy="no",
+            load_best_model_at_end=False, **settings,
+        )  # fmt: skip
+        model = load_model(str(save_tiny(tmp_path / family, family)), "cls")
+        return FocalCSETrainer(model, args, build_loss("focal"), [{"text": "a"}] * 64)
+
+    assert "last layer" not in made("bert").describe_step()
+    with pytest.raises(UserError, match="--activation_checkpointing: mpnet has none; use --chunk_size 64"):
+        made("mpnet")

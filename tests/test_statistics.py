@@ -161,3 +161,11 @@ def test_false_positives_of_seven_sets_together():
         p = [compare_seeds(*(75 + rng.normal(0, 0.8, (2, 4)))).p for _ in range(7)]
         raw, corrected = raw + (min(p) < 0.05), corrected + (min(holm(p)) < 0.05)
     assert corrected <= BAND[1] < 40 < raw
+
+
+def test_equal_rankings_are_no_finding():
+    """Cosines that rank alike differ by rounding alone, which no permutation may call larger than chance."""
+    rng = np.random.default_rng(3)
+    gold, a = rng.random(200), rng.random((2, 200))
+    found = compare_pairs(gold, a, a * 0.5 + 3, 500)
+    assert abs(found.difference) < 1e-12 and found.p == 1.0

@@ -17,7 +17,7 @@ from ..errors import UserError, suggest
 from ..evaluation import STS_TASKS, Results
 from ..evaluation.cosines import read_cosines
 from ..evaluation.table import Table
-from ..record import RUN_FILE, RunRecord, write_json
+from ..record import RUN_FILE, RunRecord, require_writable, write_json
 from .grid import HARMLESS
 from .statistics import PairTest, SeedTest, compare_seeds, holm, resample, summarise
 
@@ -89,6 +89,7 @@ def compare(args: CompareArguments) -> None:
     Raises:
         UserError: there is nothing to compare, or more differs than the factor.
     """
+    require_writable(args.json, "--json")
     runs = read_runs(args.runs)
     others = read_runs(args.to) if args.to and any(_is_path(text) for text in args.to) else []
     factor = factor_settings(args.factor, [*runs, *others])
@@ -160,7 +161,7 @@ def describe(record: RunRecord, results: Results) -> dict[str, Any]:
     told = {"name": "loss", "formula": "", "paper": "", "citation": ""}
     found |= {told.get(key, key): value for key, value in record.loss.items() if told.get(key, key)}
     dev = {key.removesuffix(ALL) for key in record.final if key.endswith(ALL)}
-    data = results.metadata["data"]
+    data, judged = results.metadata["data"], results.metadata["model"]
     return found | {
         "model_name_or_path": record.model.get("name_or_path"),
         "pooler": record.model.get("pooler"),
@@ -171,6 +172,8 @@ def describe(record: RunRecord, results: Results) -> dict[str, Any]:
         "world_size": record.world_size,
         "engine": record.hardware.get("engine"),
         "device": record.hardware.get("device"),
+        **{f"{key} of the evaluation": judged.get(key) for key in ("precision", "max_length", "whitening")},
+        "pooler of the evaluation": None if judged.get("pooler") == record.model.get("pooler") else judged["pooler"],
         **{f"version of {name}": version for name, version in record.versions.items()},
     }
 
@@ -408,7 +411,7 @@ def compare_set(
 
 
 def average_row(rows: list[Row], draws: list[Draws]) -> Row:
-    """The mean of the sets, tested by itself; resamples of different sets are independent."""
+    """The mean of the sets, tested by itself; a pair that two sets have is drawn for each of them."""
     a, b = (np.mean([getattr(row, side) for row in rows], axis=0).tolist() for side in ("a", "b"))
     test = None
     kept = [drawn for drawn in draws if drawn is not None]
@@ -426,7 +429,7 @@ def conclude(made: Comparison) -> str:
     """What may and what may not be concluded, in plain sentences."""
     test, n = made.average.over_seeds, len(made.seeds)
     over = f"on average over {len(made.rows)} sets" if len(made.rows) > 1 else f"on {made.rows[0].title}"
-    word = f"{abs(test.mean):.2f} points {'above' if test.mean > 0 else 'below'}"
+    word = f"{abs(test.mean):.2f} points {'above' if test.mean > 0 else 'below'}" if test.mean else "equal to"
     said = []
     if n < 2:
         said.append(
@@ -435,7 +438,8 @@ def conclude(made: Comparison) -> str:
         )
     elif test.p is None:
         said.append(
-            f"All {n} seeds differ by the same {test.mean:+.2f} {over}: no test is possible, and none is claimed."
+            f"{made.a} against {made.b}: all {n} seeds differ by the same {test.mean:+.2f} {over}; no test is "
+            "possible, and none is claimed."
         )
     elif test.p < ALPHA:
         said.append(

@@ -17,7 +17,7 @@ from ..evaluation import STS_TASKS
 from ..poolers import ALIASES, POOLERS
 
 KEYS = ("name", "note", "base", "axes", "evaluate")
-EVALUATION = ("tasks", "splits", "sts_dir", "eval_file", "batch_size", "device")
+EVALUATION = ("tasks", "splits", "sts_dir", "eval_file", "batch_size", "device", "bf16")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=,-]*")
 OURS = {  # flags that no grid may set -> why
     "output_dir": "every run has a folder of its own below --runs",
@@ -139,8 +139,14 @@ def check_values(settings: Settings) -> None:
     """Refuse now what every run would refuse after it has loaded its model.
 
     Raises:
-        UserError: there is no such pooler, augmentation or file.
+        UserError: there is no such pooler, augmentation or file, or the loss refuses its settings.
     """
+    from ..losses import build_loss  # torch
+
+    build_loss(settings.loss.loss, **settings.loss_settings)
+    chunk = settings.model.chunk_size
+    if chunk is not None and chunk < 1:
+        raise UserError(f"--chunk_size is {chunk}; it must be at least 1 (64 is usual)")
     pooler = settings.model.pooler
     if pooler is not None and pooler not in (*POOLERS, *ALIASES):
         near, allowed = suggest(pooler, [*POOLERS, *ALIASES]), ", ".join([*POOLERS, *ALIASES])

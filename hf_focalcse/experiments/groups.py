@@ -228,6 +228,9 @@ def read_run(folder: Path, name: str) -> Run:
     mine, theirs = (of.get("weights_sha256") for of in (record.model, results.metadata["model"]))
     if mine and theirs and mine != theirs:
         raise UserError("results.json was measured on other weights than run.json names; evaluate again")
+    judged = results.metadata["model"]
+    if judged.get("whitening") or judged.get("pooler") not in (None, record.model.get("pooler")):
+        raise UserError("results.json was measured with another pooler or whitened; evaluate it as it was trained")
     curves: dict[str, dict[int, float]] = {}
     for line in record.log:
         for key, value in _numbers(line).items():
@@ -240,6 +243,7 @@ def read_run(folder: Path, name: str) -> Run:
     batch = (settings.get("per_device_train_batch_size") or 0) * (settings.get("gradient_accumulation_steps") or 1)
     steps = max((int(line["step"]) for line in record.log if "step" in line), default=0)
     hardware = {key: value for key, value in record.hardware.items() if value not in ([], None)}
+    hardware.pop("step_memory", None)  # differs a little from run to run and says nothing of the machine
     facts = {
         "steps": str(steps),
         "sentences seen": f"{steps * batch * record.world_size:,}",
@@ -249,12 +253,13 @@ def read_run(folder: Path, name: str) -> Run:
         "versions": ", ".join(f"{key} {value}" for key, value in record.versions.items()),
         "seconds": "" if record.seconds is None else f"{record.seconds:.0f}",
         "started": record.started,
+        "scored in": str(judged.get("precision") or "float32"),
     }
     return Run(
         name=name,
         seed=record.seed,
         factors=_factors(record),
-        scores=_numbers(results.scores),
+        scores=_numbers(record.final) | _numbers(results.scores),
         before=before,
         curves=curves,
         sets=results.metadata["data"],

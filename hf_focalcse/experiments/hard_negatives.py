@@ -29,6 +29,7 @@ from ..losses import build_loss
 from ..losses.base import Pairs
 from ..modeling import load_model, require_projection
 from ..pairs import make_pairs
+from ..record import require_writable
 from ..reference import PREFIX, FrozenReference
 
 ROUNDING = 1e-5  # of two cosines that are the same by definition
@@ -127,6 +128,7 @@ class Findings:
 def inspect(args: InspectArguments) -> None:
     """``focalcse inspect``: a table on the terminal, all pairs in ``--jsonl``."""
     check(args)
+    require_writable(args.jsonl, "--jsonl")
     device = choose_device(args.device)
     model = prepare_encoder(args).to(device)
     reference = prepare_reference(args, model)
@@ -478,7 +480,7 @@ def explain(summary: dict[str, float], sentences: int, count: int, args: Inspect
 
 
 def _best(rows: list[dict[str, Any]], by: str, top: int | None) -> list[dict[str, Any]]:
-    return sorted(rows, key=lambda row: -row[by])[:top]
+    return sorted(rows, key=lambda row: -np.inf if row[by] is None else row[by], reverse=True)[:top]
 
 
 def _array(tensor: Tensor) -> np.ndarray:

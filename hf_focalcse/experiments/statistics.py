@@ -10,6 +10,7 @@ import numpy as np
 from scipy import stats
 
 BLOCK = 2**22  # numbers held at a time
+SAME = 1e-9  # correlations nearer than this are equal: rounding is no finding
 LEVEL = 0.95
 
 
@@ -87,7 +88,7 @@ def summarise(pairs: int, observed: float, drawn: np.ndarray, swapped: np.ndarra
     """What `resample` found -> interval and p values; none of them is 0, for the data are one resample too."""
     low, high = np.quantile(drawn, [0.5 - LEVEL / 2, 0.5 + LEVEL / 2])
     side = int(min(np.count_nonzero(drawn <= 0), np.count_nonzero(drawn >= 0)))
-    beyond = int(np.count_nonzero(np.abs(swapped) >= abs(observed) * (1 - 1e-12)))
+    beyond = int(np.count_nonzero(np.abs(swapped) >= abs(observed) - SAME))
     return PairTest(
         *(pairs, len(drawn), observed, float(low), float(high)),
         min(1.0, 2 * (side + 1) / (len(drawn) + 1)),

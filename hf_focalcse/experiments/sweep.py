@@ -89,9 +89,12 @@ def launch_words(launch: str, jobs: int) -> list[str]:
     """The command line before ``-m hf_focalcse``: this Python, or the launcher asked for.
 
     Raises:
-        UserError: the launcher is not there.
+        UserError: the launcher is not there, or its quotes do not match.
     """
-    words = shlex.split(launch)
+    try:
+        words = shlex.split(launch)
+    except ValueError as error:
+        raise UserError(f"--launch {launch!r} is no command line ({error}); close its quotes") from error
     if not words:
         return [sys.executable]
     beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
