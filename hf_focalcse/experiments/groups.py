@@ -222,14 +222,15 @@ def read_run(folder: Path, name: str) -> Run:
     Raises:
         UserError: they are damaged, or the scores are not of the weights that were trained.
     """
-    record = RunRecord.load(folder).publishable()
+    record = RunRecord.load(folder)
+    trained_by, record = record.model.get("pooler"), record.publishable()
     file = folder / "results.json"
     results = Results.read(file) if file.exists() else Results(record.final, {"data": {}, "model": {}})
     mine, theirs = (of.get("weights_sha256") for of in (record.model, results.metadata["model"]))
     if mine and theirs and mine != theirs:
         raise UserError("results.json was measured on other weights than run.json names; evaluate again")
     judged = results.metadata["model"]
-    if judged.get("whitening") or judged.get("pooler") not in (None, record.model.get("pooler")):
+    if judged.get("whitening") or judged.get("pooler") not in (None, trained_by):
         raise UserError("results.json was measured with another pooler or whitened; evaluate it as it was trained")
     curves: dict[str, dict[int, float]] = {}
     for line in record.log:

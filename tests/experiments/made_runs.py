@@ -52,14 +52,18 @@ def made_run(
         baseline={f"{DEV}/all/spearman": 79.0, f"{DEV}/alignment": 0.1, f"{DEV}/uniformity": -2.0},
         notes=["a note"],
     ).save(folder)  # fmt: skip
-    write_results(folder, scores, folder.name.encode().hex(), counts)
+    write_results(folder, scores, folder.name.encode().hex(), counts, settings.get("pooler", "cls"))
     return folder
 
 
 def write_results(
-    folder: Path, scores: dict[str, Any], weights: str | None = None, counts: dict[str, list[int]] | None = None
+    folder: Path,
+    scores: dict[str, Any],
+    weights: str | None = None,
+    counts: dict[str, list[int]] | None = None,
+    pooler: str = "cls",
 ) -> None:
-    model = {"name_or_path": "all-minilm", "pooler": "cls", "projection": "training", "weights_sha256": weights}
+    model = {"name_or_path": "all-minilm", "pooler": pooler, "projection": "training", "weights_sha256": weights}
     data = {DEV: {"sha256": "dev", "cosines": {"counts": counts}}} if counts else {}
     folder.mkdir(parents=True, exist_ok=True)
     content = scores | {"metadata": {"format": 1, "protocol": "", "model": model, "data": data}}
