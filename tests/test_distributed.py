@@ -232,7 +232,7 @@ def test_a_rank_without_sentences_does_not_hang(ranks, base, tmp_path, engine):
     one = ranks(1, uneven, base, tmp_path / "1", "one", 8, None, False, 12)[0]
     several = ranks(2, uneven, base, tmp_path / "n", engine, 4, 3, False, 12)
     print(f"{engine}, 4 + 0 sentences: {largest(one, several[0]):.1e}")
-    assert largest(one, several[0]) <= 1e-4  # two steps at learning rate 1 magnify rounding
+    assert largest(one, several[0]) <= 2e-3  # two steps at learning rate 1 magnify rounding; float64 is exact above
 
 
 # ---- pairs
