@@ -34,7 +34,7 @@ def compact(folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    folders = sorted(path.parent for path in Path(sys.argv[1]).glob("*/results.json"))
+    folders = sorted(path.parent for path in Path(sys.argv[1]).glob("*/run.json"))
     records = [RunRecord.load(folder) for folder in folders]
     shared = {
         "commit": sorted({record.git_commit or "" for record in records}),
