@@ -81,7 +81,7 @@ PACKABLE = ("bert", "roberta", "xlm-roberta", "electra", "distilbert")  # take p
 
 
 def give_back_memory(gradient: Tensor | None = None) -> None:
-    """Return what is free in the C library's heap to the system; does nothing where that is not glibc. A tensor's hook.
+    """Return what is free in the C library's heap to the system, where that is glibc. A tensor's hook.
 
     Without it every chunk, of another size than the one before and pinned by its small result, adds to the peak.
     """
