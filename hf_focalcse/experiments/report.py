@@ -75,7 +75,7 @@ def make_sections(study: Study, comparisons: Sequence[str] = ()) -> list[Section
 
 
 def read_comparisons(files: Sequence[str]) -> list[str]:
-    """The sentences in the json files of `focalcse compare`.
+    """The sentences in the json files of `focalcse compare`; of several, each with the name of its file.
 
     Raises:
         UserError: a file is missing, no json, or holds no sentence.
@@ -88,7 +88,8 @@ def read_comparisons(files: Sequence[str]) -> list[str]:
             raise UserError(f"--compare {file} is no json that can be read ({error}); give that of compare") from error
         if not found:
             raise UserError(f"--compare {file} holds no sentence; give what focalcse compare --json wrote")
-        said += [without_paths(sentence) for sentence in found]
+        which = f"{Path(file).stem}: " if len(files) > 1 else ""
+        said += [which + without_paths(sentence) for sentence in found]
     return said
 
 

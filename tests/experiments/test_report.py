@@ -345,3 +345,11 @@ def test_a_report_is_no_run_and_is_replaced(runs):
     stale.write_text("")
     cli.main(["report", str(runs)])
     assert not stale.exists() and not read_study([runs]).skipped
+
+
+def test_sentences_of_several_files_name_their_file(tmp_path):
+    for name in ("cls", "mean"):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"comparisons": [{"conclusion": "a is above b"}]}))
+    files = [str(tmp_path / f"{name}.json") for name in ("cls", "mean")]
+    assert report.read_comparisons(files) == ["cls: a is above b", "mean: a is above b"]
+    assert report.read_comparisons(files[:1]) == ["a is above b"]
