@@ -450,6 +450,7 @@ IN_RANGE: dict[str, tuple[Callable[[float], bool], str]] = {  # setting -> (is i
     "gradient_accumulation_steps": (lambda x: x >= 1, "at least 1"),
     "per_device_eval_batch_size": (lambda x: x >= 1, "at least 1"),
     "dataloader_num_workers": (lambda x: x >= 0, "at least 0"),
+    "chunk_size": (lambda x: x >= 1, "at least 1 (64 is usual)"),
     "seed": (lambda x: 0 <= x < 2**32, "a whole number from 0 to 4294967295"),
 }
 OVERRIDES = {  # a flag of the command line -> recipe keys that it takes the place of

@@ -186,7 +186,7 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
     """The encoder with its pooler, its projection drawn anew unless it was trained here, and its record in the config.
 
     Raises:
-        UserError: it cannot be loaded, or --mlp_only_train or --chunk_size make no sense.
+        UserError: it cannot be loaded, or --mlp_only_train makes no sense.
     """
     chosen = settings.model
     path, base = resolve_model(chosen.model_name_or_path)
@@ -195,8 +195,6 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
         if chosen.pooler not in (None, "cls"):
             raise UserError(f"--mlp_only_train belongs to --pooler cls; pooler {chosen.pooler} has no projection")
         projection = "training" if chosen.mlp_only_train else "always"
-    if chosen.chunk_size is not None and chosen.chunk_size < 1:
-        raise UserError(f"--chunk_size is {chosen.chunk_size}; it must be at least 1 (64 is usual)")
     from transformers import set_seed
 
     set_seed(settings.training.seed)

@@ -14,7 +14,7 @@ from ..arguments import GRIDS, OVERRIDES, Settings, loss_settings, parse, parse_
 from ..augment import build_augmentations
 from ..errors import UserError, suggest
 from ..evaluation import STS_TASKS
-from ..poolers import ALIASES, POOLERS
+from ..poolers import resolve_pooler
 
 KEYS = ("name", "note", "base", "axes", "evaluate")
 EVALUATION = ("tasks", "splits", "sts_dir", "eval_file", "batch_size", "device", "bf16")
@@ -144,13 +144,8 @@ def check_values(settings: Settings) -> None:
     from ..losses import build_loss  # torch
 
     build_loss(settings.loss.loss, **settings.loss_settings)
-    chunk = settings.model.chunk_size
-    if chunk is not None and chunk < 1:
-        raise UserError(f"--chunk_size is {chunk}; it must be at least 1 (64 is usual)")
-    pooler = settings.model.pooler
-    if pooler is not None and pooler not in (*POOLERS, *ALIASES):
-        near, allowed = suggest(pooler, [*POOLERS, *ALIASES]), ", ".join([*POOLERS, *ALIASES])
-        raise UserError(f"there is no pooler {pooler!r}{near}; allowed: {allowed}")
+    if settings.model.pooler is not None:
+        resolve_pooler(settings.model.pooler)
     build_augmentations(settings.views.augmentation)
     places = {
         "train_file": settings.data.train_file,
