@@ -33,17 +33,17 @@ MB = 10**6
 
 
 def measured(folder, batch, chunk_size):
-    """Peak of a first step over texts of full length, and its estimate, in MB."""
+    """Peak of two steps over texts of full length, and the estimate, in MB; the first has no optimizer state yet."""
     torch.set_num_threads(1)
     step = Ours(load_model(folder, "cls") if folder else encoder(), batch, chunk_size)
     texts = [f"{'river city park ' * 14}{i}" for i in range(batch)]
     estimate = step.trainer.step_memory.needed
-    return peak_of(lambda: step(texts)) / MB, estimate / MB
+    return peak_of(lambda: (step(texts), step(texts))) / MB, estimate / MB
 
 
 @pytest.mark.parametrize(
     ("encoder", "batch", "chunk_size"),
-    [("tiny", 512, None), ("tiny", 512, 128), ("MiniLM", 32, None), ("MiniLM", 32, 8)],
+    [("tiny", 512, None), ("tiny", 1024, 256), ("MiniLM", 32, None), ("MiniLM", 32, 8)],
 )
 def test_the_estimate_is_near_the_peak(tmp_path, encoder, batch, chunk_size):
     sizes = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4}
