@@ -10,9 +10,9 @@ from scipy import stats
 
 from hf_focalcse import cli
 from hf_focalcse.evaluation import PairSet, Results, evaluate_sts
-from hf_focalcse.evaluation.cosines import PAIRS_FILE, read_cosines, write_cosines
+from hf_focalcse.evaluation.cosines import PAIRS_FILE, read_cosines, read_fingerprints, write_cosines
 from hf_focalcse.evaluation.tasks import Pair
-from hf_focalcse.experiments.compare import read_run
+from hf_focalcse.experiments.compare import number_units, read_run
 from hf_focalcse.experiments.statistics import holm
 from hf_focalcse.record import RunRecord
 
@@ -227,6 +227,39 @@ def test_what_only_some_runs_have_is_left_out_and_said(tmp_path, capsys):
     )
 
 
+def test_a_pair_that_two_sets_have_is_one_unit(tmp_path):
+    """STS16 has a pair of STS-B and one of its own twice; a run from before texts were kept has no units."""
+    run = make(tmp_path / "run", "focal", 1, 0.4, tasks=("STS16",))
+    weights = read_run(run).record.model["weights_sha256"]
+    about = read_run(run).results.metadata["model"]
+    rows = [
+        (1.0, "STS16 left 0", "STS16 right 0"),
+        (2.0, "STS16 left 1", "STS16 right 1"),
+        (3.0, "STS16 left 0", "STS16 right 0"),
+    ]
+    other = PairSet("STSBenchmark", "test", tuple(Pair("", *row) for row in rows), source="made for this test")
+    write_cosines(run, evaluate_sts(encoder(0.4, 1), [other], progress=False, model=about))
+    units, universe = number_units(["STSBenchmark/test", "STS16/test"], read_run(run))
+    first, second, third = units["STSBenchmark/test"]
+    assert universe == N and first == third != second
+    assert units["STS16/test"][:2].tolist() == [first, second] and len(set(units["STS16/test"])) == N
+    assert number_units(["STS12/test"], read_run(run)) == ({}, 0)
+    assert read_fingerprints(run, weights).keys() == {"STS16/test", "STSBenchmark/test"}
+
+
+def test_sets_whose_texts_are_not_kept_are_drawn_apart_and_it_is_said(tmp_path, capsys):
+    for seed in (1, 2):
+        for loss, noise in (("infonce", 0.5), ("focal", 0.4)):
+            file = make(tmp_path / f"{loss}{seed}", loss, seed, noise) / PAIRS_FILE
+            with np.load(file) as content:
+                kept = {key: content[key] for key in content.files if not key.startswith("texts/")}
+            np.savez_compressed(file, **kept)
+    said = compare(capsys, tmp_path, "--factor", "loss")
+    assert (
+        "which pairs these are is not kept for STS16, STS-B: a pair that several sets have is drawn for each" in said
+    )
+
+
 def test_cosines_are_kept_for_the_same_model_only(tmp_path):
     first = make(tmp_path / "run", "focal", 1, 0.4, tasks=("STS16",))
     run = read_run(first)
@@ -241,6 +274,9 @@ def test_cosines_are_kept_for_the_same_model_only(tmp_path):
     write_cosines(first, more)
     assert set(read_cosines(first, weights)) == {"STS16/test", "STSBenchmark/test"}
     assert read_cosines(first, "of another model") == {}
+    texts = read_fingerprints(first, weights)
+    assert set(texts) == {"STS16/test", "STSBenchmark/test"} and len(set(texts["STS16/test"])) == N
+    assert not set(texts["STS16/test"]) & set(texts["STSBenchmark/test"])
     write_cosines(first, replace(more, metadata=more.metadata | {"model": about | {"weights_sha256": "new"}}))
     assert set(read_cosines(first, "new")) == {"STSBenchmark/test"}
     (first / PAIRS_FILE).write_bytes(b"PK half")

@@ -12,9 +12,10 @@ from hf_focalcse.experiments.statistics import (
     contributions,
     draw_counts,
     holm,
-    permuted_differences,
     resample,
     spearman_differences,
+    summarise,
+    swap_at_random,
     weighted_ranks,
 )
 
@@ -123,8 +124,47 @@ def test_permutation_is_scipys_over_all_swaps():
     exact = np.mean(np.abs(everything) >= abs(theirs.statistic) * (1 - 1e-12))
     found = compare_pairs(gold, a, b, 20_000).p
     assert found == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / 20_000) + 1 / 20_000)
-    drawn = permuted_differences(gold, a, b, 5000, np.random.default_rng(5))
+    drawn = swap_at_random(each, 5000, np.random.default_rng(5))
     assert set(np.round(drawn, 8)) <= set(np.round(everything, 8))
+
+
+def test_a_unit_is_drawn_and_swapped_as_one():
+    """Pairs 0 and 1 have one text, as have 2 and 5; the universe has two units that this set lacks."""
+    gold, a, b = systems(np.random.default_rng(8), n=30, seeds=2)
+    units = np.arange(30)
+    units[[1, 5]] = 0, 2
+    observed, drawn, swapped = resample(gold, a, b, 40, seed=3, units=units, universe=32)
+    rng = np.random.default_rng(3)
+    counts = np.concatenate(list(draw_counts(32, 40, rng)))
+    swaps = rng.integers(2, size=(40, 32), dtype=np.int8)
+    for found, moved, row, swap in zip(drawn, swapped, counts, swaps, strict=True):
+        copies = np.repeat(np.arange(30), row[units].astype(int))
+        each = [
+            spearman(gold[copies], x[copies]) - spearman(gold[copies], y[copies]) for x, y in zip(a, b, strict=True)
+        ]
+        assert found == pytest.approx(np.mean(each), abs=1e-9)
+        signs = 1 - 2 * swap[units].astype(float)
+        assert moved == pytest.approx(signs @ contributions(gold, a, b), abs=1e-9)
+    assert swapped.std() > 0 and observed == pytest.approx(contributions(gold, a, b).sum(), abs=1e-9)
+
+
+def test_two_sets_with_the_same_pairs_are_no_more_certain_than_one():
+    """Drawn apart, the mean of a set and itself would look steadier by a factor of 1.4."""
+    gold, a, b = systems(np.random.default_rng(9), n=200, better=0.4)
+    once = resample(gold, a, b, 2000, 0, np.arange(200), 200)
+    order = np.random.default_rng(1).permutation(200)
+    again = resample(gold[order], a[:, order], b[:, order], 2000, 0, order, 200)
+    both = summarise(200, *((x + y) / 2 for x, y in zip(once, again, strict=True)))
+    one = summarise(200, *once)
+    assert (both.low, both.high, both.p) == pytest.approx((one.low, one.high, one.p), abs=1e-9)
+    apart = summarise(200, *((x + y) / 2 for x, y in zip(once, resample(gold, a, b, 2000, 1), strict=True)))
+    assert 1.2 < (one.high - one.low) / (apart.high - apart.low) < 1.6
+
+
+def test_a_small_set_may_be_missing_from_a_resample():
+    gold, a, b = np.array([1.0, 2.0]), np.array([[0.1, 0.2]]), np.array([[0.2, 0.1]])
+    observed, drawn, _ = resample(gold, a, b, 200, 0, np.array([7, 9]), 40)
+    assert observed == pytest.approx(200) and np.isfinite(drawn).all() and (drawn == 0).any()
 
 
 def test_a_difference_that_is_there_is_found():

@@ -15,6 +15,7 @@ from hf_focalcse.evaluation.evaluate import IDENTITY, Results
 
 PAIRS_FILE = "pairs.npz"
 ABOUT = "about.json"
+TEXTS = "texts/"  # before the name of a set: which pairs these are
 
 
 def write_cosines(folder: str | Path, results: Results) -> None:
@@ -30,6 +31,7 @@ def write_cosines(folder: str | Path, results: Results) -> None:
             older, about = {}, {"model": None}
         if about["model"] == model:
             sets, data = older | sets, about["data"] | data
+    sets |= {TEXTS + key: of for key, of in results.texts.items()}
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     text = json.dumps({"model": model, "data": data})
     try:
@@ -46,6 +48,16 @@ def read_cosines(folder: str | Path, weights_sha256: str | None) -> dict[str, np
     Raises:
         UserError: the file is damaged.
     """
+    return {key: of for key, of in _kept(folder, weights_sha256).items() if not key.startswith(TEXTS)}
+
+
+def read_fingerprints(folder: str | Path, weights_sha256: str | None) -> dict[str, np.ndarray]:
+    """{set: (N,) int64 fingerprint of the texts of each pair}, beside `read_cosines`; older files have none."""
+    kept = _kept(folder, weights_sha256)
+    return {key.removeprefix(TEXTS): of for key, of in kept.items() if key.startswith(TEXTS)}
+
+
+def _kept(folder: str | Path, weights_sha256: str | None) -> dict[str, np.ndarray]:
     file = Path(folder) / PAIRS_FILE
     if not file.exists():
         return {}

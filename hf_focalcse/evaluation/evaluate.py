@@ -67,19 +67,22 @@ def evaluate_sts(
         spread[task.key] = _spread(task, vectors, first, second)
     data = {task.key: task.describe() | {"cosines": spread[task.key]} for task in tasks}
     scores = {key: round(score, 6) for key, score in scores.items()} | _averages(scores, data)
-    return replace(Results.of(scores, data, model), pairs=pairs)
+    texts = {task.key: task.fingerprints() for task in tasks}
+    return replace(Results.of(scores, data, model), pairs=pairs, texts=texts)
 
 
 @dataclass
 class Results:
     """Scores under keys such as ``STS16/test/all/spearman`` (correlations x 100), and what they were measured on.
 
-    pairs: (2, N) gold score and cosine of every pair of a set, where they were measured just now.
+    pairs: (2, N) gold score and cosine of every pair of a set, where they were measured just now. texts: (N,) the
+    fingerprints of these pairs.
     """
 
     scores: dict[str, float]
     metadata: dict[str, Any]
     pairs: dict[str, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
+    texts: dict[str, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, scores: dict[str, float], data: dict[str, Any], model: Mapping[str, Any] | None) -> Results:
@@ -141,8 +144,10 @@ class Results:
         """Results of the same model on different sets as one."""
         scores = {key: score for part in parts for key, score in part.scores.items()}
         data = {key: of for part in parts for key, of in part.metadata["data"].items()}
-        pairs = {key: of for part in parts for key, of in part.pairs.items()}
-        return cls(scores | _averages(scores, data), {**parts[0].metadata, "data": data}, pairs)
+        pairs, texts = (
+            {key: of for part in parts for key, of in getattr(part, name).items()} for name in ("pairs", "texts")
+        )
+        return cls(scores | _averages(scores, data), {**parts[0].metadata, "data": data}, pairs, texts)
 
     def table(self) -> str:
         """For the terminal, at most 100 columns."""

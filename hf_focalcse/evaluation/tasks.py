@@ -85,6 +85,12 @@ class PairSet:
         """Every sentence as often as the set holds it."""
         return [text for pair in self.pairs for text in (pair.sentence1, pair.sentence2)]
 
+    def fingerprints(self) -> np.ndarray:
+        """(N,) int64 of the two sentences of each pair: equal where another set, or this one again, has them."""
+        texts = (f"{pair.sentence1}\0{pair.sentence2}".encode() for pair in self.pairs)
+        digests = b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in texts)
+        return np.frombuffer(digests, dtype="<i8").astype(np.int64)
+
     @property
     def key(self) -> str:
         """``STS16/test``: how every score of this set begins."""

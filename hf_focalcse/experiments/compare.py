@@ -15,7 +15,7 @@ import numpy as np
 from ..arguments import CompareArguments, loss_settings
 from ..errors import UserError, suggest
 from ..evaluation import STS_TASKS, Results
-from ..evaluation.cosines import read_cosines
+from ..evaluation.cosines import read_cosines, read_fingerprints
 from ..evaluation.table import Table
 from ..record import RUN_FILE, RunRecord, require_writable, write_json
 from .grid import HARMLESS
@@ -330,9 +330,10 @@ def compare_arms(
     notes += [f"accepted besides the factor: {'; '.join(sorted(accepted))}"] if accepted else []
     sets, more = common_sets([run for pair in pairs for run in pair], args.sick)
     notes += more
+    units, universe = number_units(list(sets), pairs[0][0])
     rows, draws = [], []
     for place, (key, title) in enumerate(sets.items()):
-        row, drawn = compare_set(key, title, pairs, args.resamples, place)
+        row, drawn = compare_set(key, title, pairs, args.resamples, place, units.get(key), universe)
         rows.append(row)
         draws.append(drawn)
     lacking = [row.title for row in rows if row.over_pairs is None]
@@ -341,7 +342,12 @@ def compare_arms(
             f"no cosines of single pairs are kept for {', '.join(lacking)}, so nothing is tested over sentence pairs "
             "there; evaluate again with this version to keep them"
         )
-    average = average_row(rows, draws)
+    elif len(units) < len(sets):
+        apart = ", ".join(row.title for row in rows if row.key not in units)
+        notes.append(
+            f"which pairs these are is not kept for {apart}: a pair that several sets have is drawn for each of them"
+        )
+    average = average_row(rows, draws, universe if len(units) == len(sets) else None)
     corrected = holm([row.over_seeds.p for row in rows])
     by_pairs = holm([row.over_pairs.p if row.over_pairs else None for row in rows])
     rows = [
@@ -391,10 +397,27 @@ def common_sets(runs: list[Trained], sick: str | None) -> tuple[dict[str, str], 
 Draws = tuple[float, np.ndarray, np.ndarray] | None
 
 
+def number_units(sets: Sequence[str], run: Trained) -> tuple[dict[str, np.ndarray], int]:
+    """{set: (N,) number of the two texts of each pair}, and how many numbers there are; equal texts have one.
+
+    STS-B's test pairs are mostly those of STS12 to STS16, and a pair may stand twice in a set.
+    """
+    kept = read_fingerprints(run.folder, run.record.model.get("weights_sha256"))
+    found = {key: kept[key] for key in sets if key in kept}
+    distinct = np.unique(np.concatenate([*found.values(), np.array([], dtype=np.int64)]))
+    return {key: np.searchsorted(distinct, texts) for key, texts in found.items()}, len(distinct)
+
+
 def compare_set(
-    key: str, title: str, pairs: list[tuple[Trained, Trained]], resamples: int, place: int
+    key: str,
+    title: str,
+    pairs: list[tuple[Trained, Trained]],
+    resamples: int,
+    place: int,
+    units: np.ndarray | None = None,
+    universe: int = 0,
 ) -> tuple[Row, Draws]:
-    """One set on all seeds; no test over pairs where a run kept no cosines."""
+    """One set on all seeds; no test over pairs where a run kept no cosines. units, universe: see `resample`."""
     a, b = ([pair[side].results.scores[key + ALL] for pair in pairs] for side in (0, 1))
     cosines = [
         [read_cosines(run.folder, run.record.model.get("weights_sha256")).get(key) for run in pair] for pair in pairs
@@ -405,20 +428,22 @@ def compare_set(
         stacked = np.array(cosines)  # (S, 2 systems, 2 gold and cosine, N)
         gold = stacked[0, 0, 0]
         if (stacked[:, :, 0] == gold).all():
-            drawn = resample(gold, stacked[:, 0, 1], stacked[:, 1, 1], resamples, seed=place)
+            seed = place if units is None else 0  # with units the draws of all sets are one
+            drawn = resample(gold, stacked[:, 0, 1], stacked[:, 1, 1], resamples, seed, units, universe)
             test = summarise(len(gold), *drawn)
     return Row(key, title, a, b, compare_seeds(a, b), test), drawn
 
 
-def average_row(rows: list[Row], draws: list[Draws]) -> Row:
-    """The mean of the sets, tested by itself; a pair that two sets have is drawn for each of them."""
+def average_row(rows: list[Row], draws: list[Draws], distinct: int | None) -> Row:
+    """The mean of the sets, tested by itself; distinct: pairs of all sets, a pair that two have counted once."""
     a, b = (np.mean([getattr(row, side) for row in rows], axis=0).tolist() for side in ("a", "b"))
     test = None
     kept = [drawn for drawn in draws if drawn is not None]
     if len(kept) == len(rows):
         observed = float(np.mean([draw[0] for draw in kept]))
         drawn, swapped = (np.mean(np.stack(of), axis=0) for of in zip(*(draw[1:] for draw in kept), strict=True))
-        test = summarise(sum(row.over_pairs.pairs for row in rows if row.over_pairs), observed, drawn, swapped)
+        pairs = distinct or sum(row.over_pairs.pairs for row in rows if row.over_pairs)
+        test = summarise(pairs, observed, drawn, swapped)
     return Row("average", "Avg", a, b, compare_seeds(a, b), test)
 
 

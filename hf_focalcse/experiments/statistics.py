@@ -75,13 +75,26 @@ def compare_pairs(gold: np.ndarray, a: np.ndarray, b: np.ndarray, resamples: int
 
 
 def resample(
-    gold: np.ndarray, a: np.ndarray, b: np.ndarray, resamples: int, seed: int = 0
+    gold: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    resamples: int,
+    seed: int = 0,
+    units: np.ndarray | None = None,
+    universe: int = 0,
 ) -> tuple[float, np.ndarray, np.ndarray]:
-    """The difference as it is, on pairs drawn anew, and with the systems swapped at random, each (resamples,)."""
+    """The difference as it is, on pairs drawn anew, and with the systems swapped at random, each (resamples,).
+
+    units: (N,) int64, which of ``universe`` units each pair is; a unit is drawn and swapped as one, and by the same
+    seed alike in every set that has it. Without them each pair is one.
+    """
+    if units is None:
+        units, universe = np.arange(len(gold)), len(gold)
     rng = np.random.default_rng(seed)
     observed = float(spearman_differences(gold, a, b, np.ones((1, len(gold))))[0])
-    blocks = [spearman_differences(gold, a, b, weights) for weights in draw_counts(len(gold), resamples, rng)]
-    return observed, np.concatenate(blocks), permuted_differences(gold, a, b, resamples, rng)
+    blocks = [spearman_differences(gold, a, b, counts[:, units]) for counts in draw_counts(universe, resamples, rng)]
+    each = np.bincount(units, weights=contributions(gold, a, b), minlength=universe)
+    return observed, np.concatenate(blocks), swap_at_random(each, resamples, rng)
 
 
 def summarise(pairs: int, observed: float, drawn: np.ndarray, swapped: np.ndarray) -> PairTest:
@@ -133,7 +146,8 @@ def weighted_ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 def _standard(ranks: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Of weighted mean 0 and weighted length 1, so that a product is a correlation."""
-    ranks -= (np.einsum("rn,rn->r", weights, ranks) / weights.sum(axis=1))[:, None]
+    drawn = np.maximum(weights.sum(axis=1), 1)  # of a small set beside large ones there may be nothing
+    ranks -= (np.einsum("rn,rn->r", weights, ranks) / drawn)[:, None]
     length = np.sqrt(np.einsum("rn,rn,rn->r", weights, ranks, ranks))
     return np.divide(ranks, length[:, None], out=ranks, where=length[:, None] > 0)
 
@@ -149,16 +163,14 @@ def contributions(gold: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return 100 * centred * (ranks[0] - ranks[1])
 
 
-def permuted_differences(
-    gold: np.ndarray, a: np.ndarray, b: np.ndarray, resamples: int, rng: np.random.Generator
-) -> np.ndarray:
-    """The difference after the systems were swapped on half of the pairs, at random: (resamples,)."""
-    each = contributions(gold, a, b)
-    step = max(BLOCK // len(gold), 1)
+def swap_at_random(each: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:
+    """The difference after the systems were swapped on half of the units, at random: what each unit adds to it, (U,)
+    -> (resamples,)."""
+    step = max(BLOCK // len(each), 1)
     found = []
     for start in range(0, resamples, step):
         rows = min(step, resamples - start)
-        swapped = rng.integers(2, size=(rows, len(gold)), dtype=np.int8)
+        swapped = rng.integers(2, size=(rows, len(each)), dtype=np.int8)
         found.append(each.sum() - 2 * (swapped @ each))
     return np.concatenate(found)
 
