@@ -14,10 +14,11 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from .errors import UserError
-from .losses.base import ContrastiveLoss, block_cells
+from .losses.base import ContrastiveLoss, block_rows
 
 OPTIMIZER_STATES = {"sgd": 0, "adafactor": 0, "8bit": 2, "4bit": 1}  # bytes a parameter, by a part of --optim
 ADAM_STATES = 8
+IN_HAND = 2  # times what a layer keeps: gradients and intermediate results while backward goes through it
 LOSS_MATRICES = 10  # as large as a block of cosines that a loss holds at its peak, in float32
 FIRST_STEP = 100_000_000  # bytes that the libraries take in their first step whatever its size
 USUAL_CHUNK = 64
@@ -28,25 +29,31 @@ OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", 
 class StepMemory:
     """Bytes that one step of one process takes, where every text has ``length`` tokens.
 
-    rows: sentences x views. weights: there before the step. row: activations that one row keeps for backward.
+    rows: sentences x views; group: how many of them go through the encoder together where no chunk size is set.
+    weights: there before the step. row: activations that one row keeps for backward; layer: those of one layer.
     widest: the largest gradient of one tensor, which is there twice while it is added up. loss: of all rows.
     available: bytes free before the step, gradients and optimizer not yet taken.
     """
 
     rows: int
+    group: int
     length: int
     chunk_size: int | None
     weights: int
     gradients: int
     optimizer: int
     row: int
+    layer: int
     widest: int
     loss: int
     available: int
 
     @property
     def activations(self) -> int:
-        return self.row * min(self.chunk_size or self.rows, self.rows)
+        """What waits for backward, and what backward has in hand in the layer where it is."""
+        waiting = min(self.chunk_size or self.rows, self.rows)
+        at_once = min(self.chunk_size or self.group, self.rows)
+        return self.row * waiting + IN_HAND * self.layer * at_once
 
     @property
     def needed(self) -> int:
@@ -101,24 +108,52 @@ def estimate_step(
     device = next(model.parameters()).device
     candidates = batch * world_size * (views - 1)
     noise = getattr(loss, "noise_ratio", None)  # a loss that draws noise holds all its cells at once
-    cells = batch * candidates
-    cells = min(cells, block_cells(device)) if noise is None else int(cells * (1 + noise))
+    rows = batch if noise is not None else min(batch, block_rows(device, candidates))
+    cells = int(rows * candidates * (1 + (noise or 0)))
     vectors = 4 * (batch + candidates) * model.config.hidden_size  # given, of length 1, and the gradients of both
+    row, layer = (size // views for size in kept_for_backward(model, views, length, autocast))
     return StepMemory(
         rows=batch * views,
+        group=model.rows_per_group(batch * views),
         length=length,
         chunk_size=model.chunk_size,
         weights=sum(p.numel() * p.element_size() for p in model.parameters()),
         gradients=4 * sum(trained),
         optimizer=width * sum(trained),
-        row=kept_for_backward(model, views, length, autocast) // views,
+        row=row,
+        layer=layer,
         widest=4 * max(trained),
         loss=4 * (LOSS_MATRICES * cells + vectors),
         available=available_memory(device),
     )
 
 
-def kept_for_backward(model: Any, views: int, length: int, autocast: Any = None) -> int:
+def kept_for_backward(model: Any, views: int, length: int, autocast: Any = None) -> tuple[int, int]:
+    """Bytes that the views of one sentence of ``length`` tokens take until backward, weights not counted, and of them
+    those of one layer.
+
+    Where layers are run again in backward: what comes into each of them, and all that one of them keeps.
+    """
+    whole = kept_by_forward(model, views, length, autocast)
+    layer = whole // model.config.num_hidden_layers
+    if not model.recomputing:
+        return whole, layer
+    with layers_run_again(model):
+        return kept_by_forward(model, views, length, autocast) + layer, layer
+
+
+@contextmanager
+def layers_run_again(model: Any) -> Iterator[None]:
+    """Activation checkpointing as Trainer is going to switch it on, within this."""
+    name = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"  # the older name
+    getattr(model, f"{name}_checkpointing_enable")()
+    try:
+        yield
+    finally:
+        getattr(model, f"{name}_checkpointing_disable")()
+
+
+def kept_by_forward(model: Any, views: int, length: int, autocast: Any = None) -> int:
     """Bytes that a forward pass over the views of one sentence of ``length`` tokens keeps, weights not counted."""
     device = next(model.parameters()).device
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}

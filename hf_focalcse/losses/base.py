@@ -19,6 +19,7 @@ from ..errors import UserError, suggest
 
 LOSSES: dict[str, type[ContrastiveLoss]] = {}
 BLOCK_CELLS = 2**20  # of B x N computed at a time on a CPU, 4 MB in float32: larger blocks are no faster there
+BLOCK_ROWS = 256  # but at least so many rows: each block adds to the gradient of all candidates, N x D
 
 
 def normalize(vectors: Tensor) -> Tensor:
@@ -36,13 +37,18 @@ def cosine(anchors: Tensor, candidates: Tensor) -> Tensor:
 
 
 def block_cells(device: torch.device) -> int:
-    """Up to so many of its B x N cells a loss is computed as a whole, beyond that in blocks of rows of so many."""
+    """Up to so many of its B x N cells a loss is computed as a whole, beyond that in blocks of rows."""
     return BLOCK_CELLS if device.type == "cpu" else 16 * BLOCK_CELLS  # launching kernels costs more than memory there
+
+
+def block_rows(device: torch.device, candidates: int) -> int:
+    """Rows of a block."""
+    return max(block_cells(device) // max(candidates, 1), BLOCK_ROWS)
 
 
 def blocks(anchors: Tensor, candidates: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Rows and their cosines (R, N), block after block, of unit vectors (B, D) and (N, D)."""
-    step = max(block_cells(anchors.device) // max(len(candidates), 1), 1)
+    step = block_rows(anchors.device, len(candidates))
     for first in range(0, max(len(anchors), 1), step):
         rows = slice(first, first + step)
         with torch.autocast(anchors.device.type, enabled=False):

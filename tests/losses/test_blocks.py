@@ -31,6 +31,7 @@ def blocked(monkeypatch):
     def call(function, cells=CELLS):
         with monkeypatch.context() as patch:
             patch.setattr(base, "BLOCK_CELLS", cells)
+            patch.setattr(base, "BLOCK_ROWS", 1)
             return function()
 
     return call
