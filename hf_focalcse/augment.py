@@ -47,9 +47,10 @@ class Drawn:
 @dataclass(frozen=True)
 class Augmentation:
     """One way to change a view. rate: the share of tokens or features that is touched, where there is such a share.
-    cuts: whether it sets parts of the embedding layer's output to zero."""
+    cuts: whether it sets parts of the embedding layer's output to zero. moves: whether tokens change places."""
 
     cuts: ClassVar[bool] = False
+    moves: ClassVar[bool] = False
     rate: float | None = None
 
     def draw(self, mask: Tensor, dimensions: int) -> Drawn:
@@ -66,6 +67,8 @@ class TokenShuffle(Augmentation):
 
     The same as permuting position ids, in every family: absolute, relative and rotary positions and windows alike.
     """
+
+    moves = True
 
     def draw(self, mask: Tensor, dimensions: int) -> Drawn:
         return Drawn(order=random_ranks(mask).argsort(1))

@@ -361,8 +361,8 @@ def start_record(settings: Settings, trainer: FocalCSETrainer) -> RunRecord:
             "reference": describe_reference(settings, trainer),
         },
         hardware=describe_hardware()
-        | {"engine": engine_of(trainer.accelerator), "device": settings.training.device.type}
-        | {"step_memory": trainer.step_memory.to_dict()},
+        | {"engine": engine_of(trainer.accelerator), "device": settings.training.device.type},
+        step_memory=trainer.step_memory.to_dict(),
         notes=settings.notes,
         publication={key: value for key, value in publication.items() if value},
     )

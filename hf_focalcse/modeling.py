@@ -55,11 +55,12 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
-from .augment import Augmentation, Drawn, Dropout, TokenShuffle, draw_views
+from .augment import Augmentation, Drawn, Dropout, draw_views
 from .errors import UserError
 from .packing import ATTENTION, Packed, use_fast_dropout
 from .poolers import POOLERS, resolve_pooler
 
+logger = transformers_logging.get_logger(__name__)
 HEAD_FILE = "focal_head.safetensors"
 VOCABULARY_FILES = (  # one of these is in every folder with a tokenizer
     *("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model"),
@@ -127,6 +128,7 @@ class FocalCLMixin(_Base):
         if config.model_type in PACKABLE and config._attn_implementation == "sdpa":
             config._attn_implementation = ATTENTION  # sdpa, but for sentences that are packed
         record = getattr(config, "focal_cl", None) or {}
+        self.pooling_is_said = bool(record)
         self.chunk_size: int | None = None
         self.packing = True  # whether sentences are packed where that is possible, see `packs`
         self.recomputing = False  # whether layers are going to be run again in backward
@@ -244,7 +246,7 @@ class FocalCLMixin(_Base):
         if self.packs:
             name, how = "within each", "packed without padding"
         kernel = "sdpa" if name == ATTENTION else name
-        cut = self.firsts_only and not any(isinstance(each, TokenShuffle) for each in self.augmentations)
+        cut = self.firsts_only and not any(each.moves for each in self.augmentations)
         last = "; last layer for first tokens alone" if cut else ""
         return f"sentences {how}, attention {kernel}{last}" + ("; compiled" if self.compiling else "")
 
@@ -391,6 +393,11 @@ class FocalCLMixin(_Base):
         if pretrained_model_name_or_path is not None:
             model.load_head(pretrained_model_name_or_path, **hub)
         model.set_pooling(model.pooler_name, model.projection_use)  # loading made the parameters anew
+        if not model.pooling_is_said:
+            logger.warning(
+                f"nothing in {pretrained_model_name_or_path} says how it pools: {model.pooler_name} is taken, "
+                f"projection use {model.projection_use!r}; set_pooling chooses another, load_model takes one"
+            )
         return loaded
 
     def load_head(self, folder: Any, **hub: Any) -> bool:
@@ -528,18 +535,11 @@ def load_model(
         UserError: no such folder or repository, an encoder family without a head, no safetensors, missing weights,
             or nothing says how the encoder pools.
     """
-    folder = Path(name_or_path).expanduser()
+    folder = require_folder(name_or_path)
     if revision is not None and folder.is_dir():
         raise UserError(f"revision {revision!r} is given for the folder {name_or_path!r}; only a Hub id has them")
-    looks_local = folder.is_absolute() or name_or_path.startswith((".", "~")) or name_or_path.count("/") > 1
     if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise UserError(
-                f"folder {name_or_path!r} has no config.json, so it is no checkpoint; give the folder in it"
-            )
         name_or_path = str(folder)
-    elif folder.exists() or looks_local:
-        raise UserError(f"there is no model folder {name_or_path!r}; give a checkpoint folder or a Hub id (org/name)")
     hub = {"revision": revision} if revision else {}
     try:
         config = AutoConfig.from_pretrained(name_or_path, **hub)
@@ -563,6 +563,7 @@ def load_model(
                 f"nothing in {name_or_path!r} says how it pools; choose with --pooler: {', '.join(POOLERS)}"
             )
         pooler, projection = record["pooler"], projection or record["projection"]
+    config.focal_cl = (getattr(config, "focal_cl", None) or {}) | {"pooler": pooler, "projection": projection}
 
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # the load report is judged below, not printed
@@ -584,7 +585,6 @@ def load_model(
         ) from error
     finally:
         transformers_logging.set_verbosity(verbosity)
-    model.set_pooling(pooler, projection)
     model.tokenizer = load_tokenizer(name_or_path, **hub)
     highest = max(model.tokenizer.get_vocab().values(), default=0)
     if highest >= config.vocab_size:
@@ -611,6 +611,24 @@ def load_model(
         )
     model.projection_is_random = head_missing
     return model
+
+
+def require_folder(name_or_path: str) -> Path:
+    """A model's name as a path, which is there if it can be no Hub id.
+
+    Raises:
+        UserError: it is no folder, or one without a checkpoint.
+    """
+    folder = Path(name_or_path).expanduser()
+    looks_local = folder.is_absolute() or name_or_path.startswith((".", "~")) or name_or_path.count("/") > 1
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise UserError(
+                f"folder {name_or_path!r} has no config.json, so it is no checkpoint; give the folder in it"
+            )
+    elif folder.exists() or looks_local:
+        raise UserError(f"there is no model folder {name_or_path!r}; give a checkpoint folder or a Hub id (org/name)")
+    return folder
 
 
 def read_record(config: PretrainedConfig, name_or_path: str) -> dict[str, Any] | None:

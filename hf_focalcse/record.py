@@ -44,6 +44,7 @@ class RunRecord:
     versions: dict[str, str] = field(default_factory=dict)
     git_commit: str | None = None
     hardware: dict[str, Any] = field(default_factory=dict)
+    step_memory: dict[str, Any] = field(default_factory=dict)  # the estimate before the first step, in bytes
     started: str = ""  # UTC, ISO 8601
     seconds: float | None = None
     log: list[dict[str, Any]] = field(default_factory=list)
@@ -90,7 +91,7 @@ class RunRecord:
         path = Path(folder) / RUN_FILE
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            content.setdefault("publication", {})  # the field is younger than the format
+            content = {"publication": {}, "step_memory": {}} | content  # these are younger than the format
             return cls(**{f.name: content[f.name] for f in fields(cls)})
         except FileNotFoundError as error:
             raise UserError(f"there is no {path}; give the output folder of a training run") from error

@@ -77,6 +77,16 @@ def test_comes_back_into_our_class_with_the_projection_bit_equal(saved, family):
     assert (folder / HEAD_FILE).exists() is not model.encoder_has_pooler
 
 
+def test_a_pooler_that_nobody_chose_is_said(saved, tmp_path, caplog):
+    plain = save_tiny(tmp_path)
+    AutoModelForFocalCL.from_pretrained(plain)
+    assert f"nothing in {plain} says how it pools: cls is taken, projection use 'training'" in caplog.text
+    caplog.clear()
+    AutoModelForFocalCL.from_pretrained(saved[0]["bert"][1])
+    load_model(str(plain), "mean")
+    assert not caplog.records
+
+
 def test_a_stranger_sees_a_wrong_vector_when_the_head_is_lost(saved):
     """The comparison above can fail: another projection gives another pooled vector."""
     model, folder = saved[0]["bert"]

@@ -244,7 +244,6 @@ def read_run(folder: Path, name: str) -> Run:
     batch = (settings.get("per_device_train_batch_size") or 0) * (settings.get("gradient_accumulation_steps") or 1)
     steps = max((int(line["step"]) for line in record.log if "step" in line), default=0)
     hardware = {key: value for key, value in record.hardware.items() if value not in ([], None)}
-    hardware.pop("step_memory", None)  # differs a little from run to run and says nothing of the machine
     facts = {
         "steps": str(steps),
         "sentences seen": f"{steps * batch * record.world_size:,}",
