@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
@@ -47,6 +48,15 @@ HARD_MARGIN = 0.3  # 1 - m above which a negative is called hard, for losses wit
 COLLAPSED_COSINE = 0.98  # mean cosine of random sentences above which all vectors point one way
 RANK_SEED = 1_000_003  # between the dropout seeds of two ranks; Trainer seeds all alike, which gives equal masks
 WRITE_ERRORS = ("inline_container", "PytorchStreamWriter", "basic_ios::clear")  # torch.save's on a full disk
+
+
+@contextmanager
+def _refused_as(flag: str, remedy: str) -> Iterator[None]:
+    """What transformers and torch refuse within it is a mistake in ``flag``."""
+    try:
+        yield
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise UserError(f"{flag} cannot be used: {' '.join(str(error).split())}; {remedy}") from error
 
 
 class FocalCSETrainer(Trainer):
@@ -149,6 +159,19 @@ class FocalCSETrainer(Trainer):
         self.add_callback(self.stop_signals)
         if measure_steps is not None:
             self.add_callback(Measuring(measure_steps, self.measure, self.log))
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        with _refused_as(
+            f"--optim {getattr(self.args.optim, 'value', self.args.optim)}", "adamw_torch is the default"
+        ):
+            return super().create_optimizer(*args, **kwargs)
+
+    def create_scheduler(self, *args: Any, **kwargs: Any) -> Any:
+        kind = getattr(self.args.lr_scheduler_type, "value", self.args.lr_scheduler_type)
+        with _refused_as(
+            f"--lr_scheduler_type {kind}", "give what it needs in --lr_scheduler_kwargs, or take linear, the default"
+        ):
+            return super().create_scheduler(*args, **kwargs)
 
     # ---- the step
 

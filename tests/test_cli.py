@@ -218,6 +218,9 @@ MISTAKES = [
     ("train", "--recipe lists.yaml", "'loss' is the list ['focal', 'infonce']; it must be one number or text"),
     ("train", f"{GOOD} --output_dir tiny", "--output_dir tiny is the encoder that training starts from"),
     ("train", f"{GOOD} --output_dir mine", "mine holds README.md; give another --output_dir"),
+    ("train", f"{DEV} --eval_file graded.tsv --optim adamw_bnb_8bit", "--optim adamw_bnb_8bit cannot be used: "),
+    ("train", f"{DEV} --eval_file graded.tsv --lr_scheduler_type cosine_with_min_lr",
+     "--lr_scheduler_type cosine_with_min_lr cannot be used: "),
     # models and devices
     ("train", f"{GOOD} --model_name_or_path ./nowhere", "no model folder './nowhere'"),
     ("train", f"{GOOD} --model_name_or_path done", "has no config.json"),
