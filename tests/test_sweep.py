@@ -173,6 +173,10 @@ WRONG = {
         {"axes": {"seed": [1]}, "base": BASE | {"train_file": "no.txt"}},
         "no.txt is not there",
     ),
+    "a model that is not there": (
+        {"base": BASE | {"model_name_or_path": "./nowhere"}, "axes": {"seed": [1]}},
+        "there is no model folder './nowhere'",
+    ),
     "an unknown task": ({"axes": {"seed": [1]}, "evaluate": {"tasks": ["STS17"]}}, "there is no task 'STS17'"),
     "a whitened evaluation": ({"axes": {"seed": [1]}, "evaluate": {"whiten": "target"}}, "there is no key 'whiten'"),
 }
@@ -214,6 +218,11 @@ def test_wrong_files_and_flags(material, monkeypatch):
         parse_sweep(["--jobs", "2", "grid.yaml"])
     with pytest.raises(UserError, match="there is no program 'acelerate'"):
         sweeping.launch_words("acelerate launch", 1)
+    assert sweeping.launch_words("torchrun --nproc_per_node 2", 2)[1:] == ["--standalone", "--nproc_per_node", "2"]
+    assert sweeping.launch_words("torchrun --master-port 9", 2)[1:] == ["--master-port", "9"]
+    assert sweeping.launch_words("torchrun", 1)[1:] == []
+    with pytest.raises(UserError, match=r"--runs .*grid.yaml is no folder"):
+        sweeping.sweep(parse_sweep([grid, "--runs", grid, "--dry_run"]))
     args = parse_sweep(["g.yaml", "--max_steps", "40", "--jobs", "2", "--only", "a", "b", "--loss", "focal"])
     assert (args.jobs, args.only, args.overrides) == (2, ["a", "b"], ["--max_steps", "40", "--loss", "focal"])
 

@@ -142,11 +142,15 @@ def check_values(settings: Settings) -> None:
         UserError: there is no such pooler, augmentation or file, or the loss refuses its settings.
     """
     from ..losses import build_loss  # torch
+    from ..modeling import require_folder
 
     build_loss(settings.loss.loss, **settings.loss_settings)
     if settings.model.pooler is not None:
         resolve_pooler(settings.model.pooler)
     build_augmentations(settings.views.augmentation)
+    for name in (settings.model.model_name_or_path, settings.reference.reference_model):
+        if name is not None:
+            require_folder(name)
     places = {
         "train_file": settings.data.train_file,
         "eval_file": settings.dev.eval_file,

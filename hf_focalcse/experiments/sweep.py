@@ -54,6 +54,8 @@ def sweep(args: SweepArguments) -> None:
     grid = read_grid(args.grid, args.overrides)
     folder = Path(args.runs or f"runs/{grid.name}")
     runs = choose(grid, args.only)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--runs {folder} is no folder; give one for the runs of the grid")
     launcher = launch_words(args.launch, args.jobs)
     states = {run.name: state_of(run, folder / run.name, grid) for run in runs}
     if grid.note:
@@ -101,8 +103,13 @@ def launch_words(launch: str, jobs: int) -> list[str]:
     program = shutil.which(words[0], path=beside)
     if program is None:
         raise UserError(f"--launch: there is no program {words[0]!r}; give 'accelerate launch …' or 'torchrun …'")
-    if jobs > 1 and Path(program).name == "accelerate" and "--main_process_port" not in words:
-        words[2:2] = ["--main_process_port", "0"]  # any free one: several launchers would meet at the default
+    ports = ("--main_process_port", "--standalone", "--rdzv", "--master")
+    if jobs > 1 and not any(word.replace("-", "_").startswith(p.replace("-", "_")) for word in words for p in ports):
+        # Any free port: several launchers would meet at the default one.
+        if Path(program).name == "accelerate":
+            words[2:2] = ["--main_process_port", "0"]
+        elif Path(program).name == "torchrun":
+            words[1:1] = ["--standalone"]
     return [program, *words[1:]]
 
 
