@@ -1,6 +1,6 @@
 """What --measure_steps costs: one measurement against a dev evaluation and a training step, in turn in one process.
 
-python -m benchmarks.measuring --train_file sentences.txt --sts_dir STS --turns 3
+python -m benchmarks.measuring --train_file sentences.txt --sts_dir STS --turns 3 --json measuring.json
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import argparse
 import copy
 import tempfile
 
-from benchmarks.ratios import interleave, sentences_of, table
+from benchmarks.ratios import interleave, sentences_of, table, write
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss, load_model
 from hf_focalcse.evaluation import load_tasks
 from hf_focalcse.quickstart import encoder_path
@@ -21,6 +21,7 @@ def main() -> None:
     parser.add_argument("--sts_dir", required=True)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--json", help="file for the figures")
     options = parser.parse_args()
     rows = [{"text": text} for text in sentences_of(options.train_file, max(options.batch, 1000))]
     model = load_model(str(encoder_path()), "cls")
@@ -41,7 +42,9 @@ def main() -> None:
         }
         measured = interleave(contenders, options.turns)
     base = f"training step of {options.batch}"
-    print(table("all-MiniLM-L6-v2", measured.summary(base), base))
+    figures = measured.summary(base)
+    print(table("all-MiniLM-L6-v2", figures, base))
+    write(options.json, {"seconds": figures})
 
 
 if __name__ == "__main__":

@@ -124,5 +124,6 @@ def describe(results: Results, file: Path) -> str:
     pooler = model.get("pooler")
     if pooler == "cls" and model.get("projection") == "training":
         pooler = "cls_before_pooler"
-    parts = [part for part in (pooler, model.get("whitening") and f"whitened on {model['whitening']}") if part]
+    whitened = model.get("whitening") and f"whitened on {model['whitening']}"
+    parts = [part for part in (pooler, whitened, model.get("precision")) if part]  # precision: where not float32
     return f"{start} ({', '.join(parts)})" if parts else start

@@ -95,8 +95,11 @@ def read_comparisons(files: Sequence[str]) -> list[str]:
 
 def _sentences(content: Any, wanted: bool = False) -> Iterator[str]:
     if isinstance(content, dict):
+        notes = content.get("notes")
         for key, value in content.items():
-            yield from _sentences(value, key in SENTENCES)
+            for sentence in _sentences(value, key in SENTENCES):
+                noted = notes if key in SENTENCES and isinstance(notes, list) else []
+                yield f"{sentence} Note: {'; '.join(map(str, noted))}." if noted else sentence
     elif isinstance(content, list):
         for value in content:
             yield from _sentences(value, wanted)

@@ -160,7 +160,7 @@ def test_table_of_five_runs(tmp_path):
     runs = [
         results("some/bert", 10.0),
         results("some/bert", 20.0, pooler="cls", projection="training"),
-        results("some/bert", 30.0, whitening="target, 256 dimensions"),
+        results("some/bert", 30.0, whitening="target, 256 dimensions", precision="bfloat16"),
         results("mteb-only", 40.0, sick=("mteb",)),
         results("dev-only", 50.0),
     ]
@@ -176,8 +176,8 @@ def test_table_of_five_runs(tmp_path):
     assert table.header == ["System", "STS12", "STS13", "STS14", "STS15", "STS16", "STS-B",
                             "SICK-R SentEval (4,927)", "Avg", "STSBenchmark/dev"]  # fmt: skip
     assert [row[0] for row in table.rows] == [
-        "Base", "bert (cls_before_pooler)", "bert (mean, whitened on target, 256 dimensions)", "mteb-only (mean)",
-        "dev-only (mean)",
+        "Base", "bert (cls_before_pooler)", "bert (mean, whitened on target, 256 dimensions, bfloat16)",
+        "mteb-only (mean)", "dev-only (mean)",
     ]  # fmt: skip
     assert table.rows[0][1:] == ["10.00", "11.00", "12.00", "13.00", "14.00", "15.00", "16.00", "13.00", "-"]
     assert table.rows[3][7:] == ["-", "-", "-"]  # MTEB's SICK-R is not SentEval's

@@ -353,3 +353,5 @@ def test_sentences_of_several_files_name_their_file(tmp_path):
     files = [str(tmp_path / f"{name}.json") for name in ("cls", "mean")]
     assert report.read_comparisons(files) == ["cls: a is above b", "mean: a is above b"]
     assert report.read_comparisons(files[:1]) == ["a is above b"]
+    (tmp_path / "cls.json").write_text(json.dumps({"conclusion": "a is above b.", "notes": ["seed 3 is left out"]}))
+    assert report.read_comparisons(files[:1]) == ["a is above b. Note: seed 3 is left out."]
