@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from ..evaluation import Results
 from ..evaluation.evaluate import SICK_SPLITS
 from ..evaluation.table import describe
 from ..evaluation.tasks import STS_TASKS
-from ..record import RUN_FILE, RunRecord, without_paths
+from ..record import RUN_FILE, RunRecord, last_part, without_paths
 
 SPEARMAN = "/all/spearman"
 DEV = "STSBenchmark/dev" + SPEARMAN
@@ -68,6 +70,7 @@ class Run:
     facts: dict[str, str] = field(default_factory=dict)  # where the run comes from
     loss_settings: frozenset[str] = frozenset()  # the factors that belong to its loss alone
     text_sha256: str = ""  # of the training text; empty for a sample, which the seed draws
+    models: dict[str, tuple[str, str]] = field(default_factory=dict)  # of encoder and reference: path, as shown
     notes: tuple[str, ...] = ()
 
 
@@ -85,7 +88,8 @@ class Group:
     @property
     def start(self) -> str:
         """The encoder before training, as it is pooled: groups with one start compare."""
-        return f"{self.factors['encoder']} ({self.factors['pooler']})"
+        revision = self.factors.get("model_revision")
+        return f"{self.factors['encoder']}{f' at {revision}' if revision else ''} ({self.factors['pooler']})"
 
     def values(self, key: str) -> list[float]:
         return [run.scores[key] for run in self.runs if key in run.scores]
@@ -205,15 +209,27 @@ def read_study(folders: Iterable[str | Path]) -> Study:
 def _adopt(other: Run, runs: Sequence[Run]) -> str | None:
     """Gives an encoder's scores to the runs that started from it; the name of that start, or None.
 
-    It is theirs by its name, its pooling and its scores, where both were scored on a set.
+    It is theirs by its pooling, its name and its scores, where both were scored on a set; of several such starts by
+    the scores, else by the whole path.
     """
-    same = [run for run in runs if all(run.factors.get(key) == value for key, value in other.factors.items())]
-    shared = [(run.before[key], other.scores[key]) for run in same for key in run.before if key in other.scores]
-    if not same or any(abs(one - two) > 0.01 for one, two in shared):
+    starts: dict[str, list[Run]] = {}
+    for run in runs:
+        if all(run.factors.get(key) == value for key, value in other.factors.items()):
+            starts.setdefault(Group("", [run]).start, []).append(run)
+    ranks: dict[str, tuple[bool, bool]] = {}
+    path = other.models["encoder"][0]
+    for start, same in starts.items():
+        shared = [(run.before[key], other.scores[key]) for run in same for key in run.before if key in other.scores]
+        theirs = same[0].models.get("encoder", ("",))[0]
+        if all(abs(one - two) <= 0.01 for one, two in shared) and last_part(path) == last_part(theirs):
+            # one of two paths may begin in another folder: then it is the end of the other
+            ranks[start] = bool(shared), path == theirs or path.endswith(f"/{theirs}") or theirs.endswith(f"/{path}")
+    best = [start for start, rank in ranks.items() if rank == max(ranks.values())]
+    if len(best) != 1 or not any(ranks[best[0]]):
         return None
-    for run in same:
+    for run in starts[best[0]]:
         run.before.update(other.scores)
-    return Group("", same).start
+    return best[0]
 
 
 def read_run(folder: Path, name: str) -> Run:
@@ -223,14 +239,14 @@ def read_run(folder: Path, name: str) -> Run:
         UserError: they are damaged, or the scores are not of the weights that were trained.
     """
     record = RunRecord.load(folder)
-    trained_by, record = record.model.get("pooler"), record.publishable()
+    raw, record = record.model, record.publishable()
     file = folder / "results.json"
     results = Results.read(file) if file.exists() else Results(record.final, {"data": {}, "model": {}})
     mine, theirs = (of.get("weights_sha256") for of in (record.model, results.metadata["model"]))
     if mine and theirs and mine != theirs:
         raise UserError("results.json was measured on other weights than run.json names; evaluate again")
     judged = results.metadata["model"]
-    if judged.get("whitening") or judged.get("pooler") not in (None, trained_by):
+    if judged.get("whitening") or judged.get("pooler") not in (None, raw.get("pooler")):
         raise UserError("results.json was measured with another pooler or whitened; evaluate it as it was trained")
     curves: dict[str, dict[int, float]] = {}
     for line in record.log:
@@ -243,6 +259,8 @@ def read_run(folder: Path, name: str) -> Run:
     settings, data = record.settings, record.data
     batch = (settings.get("per_device_train_batch_size") or 0) * (settings.get("gradient_accumulation_steps") or 1)
     steps = max((int(line["step"]) for line in record.log if "step" in line), default=0)
+    named = {"encoder": (raw, record.model), "reference": (raw.get("reference"), record.model.get("reference"))}
+    models = {name: [(of or {}).get("name_or_path") for of in both] for name, both in named.items()}
     hardware = {key: value for key, value in record.hardware.items() if value not in ([], None)}
     facts = {
         "steps": str(steps),
@@ -266,6 +284,7 @@ def read_run(folder: Path, name: str) -> Run:
         budget=steps * batch * record.world_size,
         facts=facts,
         loss_settings=frozenset({*record.loss, "reference"} - {"temperature"}),
+        models={name: (_same_path(of), _text(shown)) for name, (of, shown) in models.items() if of},
         text_sha256="" if data.get("fraction") or data.get("max_samples") else str(data.get("sha256")),
         notes=(*map(str, record.notes), *(f"ALARM {alarm}" for alarm in record.alarms)),
     )
@@ -275,10 +294,10 @@ def _read_other(folder: Path, name: str) -> Run:
     """Scores of an encoder that was not trained here."""
     results = Results.read(folder / "results.json")
     model = results.metadata["model"]
-    named = {"encoder": "name_or_path", "pooler": "pooler", "projection": "projection"}
-    identity = {key: _text(without_paths(model.get(of))) for key, of in named.items()}
+    pooling = {key: _text(model.get(key)) for key in ("pooler", "projection")}
     title = f"{without_paths(describe(results, folder / 'results.json'))} in {name}"
-    return Run(title, 0, identity, _numbers(results.scores), {}, {}, results.metadata["data"], 0)
+    encoder = {"encoder": (_same_path(model.get("name_or_path")), "")}
+    return Run(title, 0, pooling, _numbers(results.scores), {}, {}, results.metadata["data"], 0, models=encoder)
 
 
 def _factors(record: RunRecord) -> dict[str, str]:
@@ -287,15 +306,16 @@ def _factors(record: RunRecord) -> dict[str, str]:
     rates = sorted({*model.get("dropout", {}).values()})
     reference = {k: (model.get("reference") or {}).get(k) for k in ("name_or_path", "pooler", "revision")}
     found = {
-        "encoder": model["name_or_path"],
+        "encoder": model["name_or_path"] or "encoder without a name",
         "pooler": model["pooler"],
         "loss": loss["name"],
         **{key: value for key, value in loss.items() if key not in LOSS_TEXTS},
+        "model_revision": model.get("revision"),
         **{key: value for key, value in record.settings.items() if not NO_FACTOR.fullmatch(key)},
         "dropout": rates[0] if len(rates) == 1 else model.get("dropout"),
         "augmentation": model.get("augmentation"),
         "projection": model.get("projection"),
-        "reference": {key: value for key, value in reference.items() if value},
+        "reference": ", ".join(_text(value) for value in reference.values() if value),  # begins with its name
         "processes": record.world_size,
         "data": f"{data.get('source')} ({data.get('lines_read', data.get('kept'))} lines)",
         "sentences": data.get("kept"),
@@ -306,6 +326,7 @@ def _factors(record: RunRecord) -> dict[str, str]:
 
 def _group(runs: list[Run], skipped: dict[str, str]) -> list[Group]:
     """Groups in the order of their first run, named by the folders without the seed, or by what differs."""
+    _tell_models_apart(runs)
     texts: dict[str, set[str]] = {}
     for run in runs:  # two texts under one name are two factors
         texts.setdefault(run.factors["data"], set()).update(filter(None, [run.text_sha256]))
@@ -313,7 +334,8 @@ def _group(runs: list[Run], skipped: dict[str, str]) -> list[Group]:
     for run in runs:
         if len(texts.get(run.factors["data"], ())) > 1:
             run.factors["data"] += f", sha256 {run.text_sha256[:12] or 'of a sample'}"
-        same = found.setdefault(tuple(sorted(run.factors.items())), [])
+        models = tuple(sorted((name, recorded) for name, (recorded, _) in run.models.items()))
+        same = found.setdefault((*models, *sorted(run.factors.items())), [])
         twin = next((other.name for other in same if other.seed == run.seed), None)
         if twin:
             skipped[run.name] = f"same settings and seed as {twin}: counting it too would understate the spread"
@@ -327,6 +349,45 @@ def _group(runs: list[Run], skipped: dict[str, str]) -> list[Group]:
         settings = ", ".join(f"{name} {group.factors[name]}" for name in varied if name in group.factors)
         group.name = own.pop() if shared else settings or "all runs"
     return groups
+
+
+def _tell_models_apart(runs: Sequence[Run]) -> None:
+    """Other models that are shown alike, because paths are cut to their last part, get names of their own."""
+    for factor in ("encoder", "reference"):
+        found = sorted({run.models[factor] for run in runs if factor in run.models})
+        told = tell_apart([shown for _, shown in found], [recorded for recorded, _ in found], private=True)
+        names = dict(zip(found, told, strict=True))
+        for run in runs:
+            if factor in run.models:
+                details = run.factors[factor].removeprefix(run.models[factor][1])
+                run.factors[factor] = without_paths(names[run.models[factor]]) + details
+
+
+def tell_apart(names: Sequence[str], paths: Sequence[str], private: bool = False) -> list[str]:
+    """The names of different paths; equal ones get one or two folders of their paths before, or a short hash behind.
+
+    private: the first folder of a path, from the root the first two, are not shown.
+    """
+    told = list(names)
+    for depth in (1, 2):
+        for i in [i for i, name in enumerate(told) if told.count(name) > 1]:
+            told[i] = "/".join([*_folders(paths[i], private)[-depth:], names[i]])
+    for i, name in enumerate(names):
+        if told.count(told[i]) > 1 or (names.count(name) > 1 and told[i] == name):
+            told[i] = f"{name} (path {sha256(paths[i].encode()).hexdigest()[:6]})"
+    return told
+
+
+def _folders(path: str, private: bool) -> list[str]:
+    """Those above the last part, that may be shown."""
+    rooted = re.match(r"[/\\~.]|\w:", path) is not None
+    named = [part for part in re.split(r"[/\\]", path)[:-1] if not re.fullmatch(r"\.*|~.*|\w:", part)]
+    return named[rooted + private :]
+
+
+def _same_path(path: Any) -> str:
+    """One text for ``runs/a``, ``./runs/a`` and ``runs/a/``."""
+    return os.path.normpath(_text(path))
 
 
 def _places(folder: Path) -> list[Path]:

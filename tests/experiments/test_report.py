@@ -177,6 +177,51 @@ def test_another_text_of_the_same_name_is_another_group(tmp_path):
     assert len(read_study([tmp_path]).groups) == 2
 
 
+CHECKPOINTS = ("runs/first-stage/checkpoint-40", "runs/second-stage/checkpoint-40", "/data/third/checkpoint-40")
+
+
+def start_from(run, encoder, base=None, **model):
+    """The record of ``run``, changed to training from ``encoder``."""
+    record = json.loads((run / "run.json").read_text())
+    record["model"] |= {"name_or_path": encoder, "base_model": base} | model
+    (run / "run.json").write_text(json.dumps(record))
+    return run
+
+
+def test_encoders_whose_paths_end_alike_are_other_groups_and_their_paths_stay_hidden(tmp_path):
+    for name, encoder in zip("abcd", (*CHECKPOINTS, "./runs/first-stage/checkpoint-40/"), strict=True):
+        start_from(made_run(tmp_path / f"runs/{name}-seed1", 2 if name == "d" else 1, 80.0, m=0.3), encoder, "bert")
+    study = read_study([tmp_path / "runs"])
+    assert [[run.name for run in group.runs] for group in study.groups] == [
+        ["a-seed1", "d-seed1"], ["b-seed1"], ["c-seed1"],
+    ]  # fmt: skip
+    assert not study.skipped and study.varied() == ["encoder"]
+    first, second, third = study.starts()
+    assert first == "first-stage/checkpoint-40 (cls)" and second == "second-stage/checkpoint-40 (cls)"
+    assert re.fullmatch(r"checkpoint-40 \(path [0-9a-f]{6}\) \(cls\)", third)
+    for text in write(tmp_path / "runs")[:2]:
+        assert "runs/first-stage" not in text and "/data" not in text and "third" not in text
+
+
+def test_references_and_revisions_are_told_apart(tmp_path):
+    for seed, path in enumerate(("/home/one/a/teacher", "/home/one/b/teacher", "/home/one/b/teacher"), 1):
+        run = made_run(tmp_path / f"x{seed}", seed, 80.0, loss="dclr")
+        start_from(run, "all-minilm", reference={"name_or_path": path, "pooler": "mean"})
+    assert [g.factors["reference"] for g in read_study([tmp_path]).groups] == ["a/teacher, mean", "b/teacher, mean"]
+    start_from(tmp_path / "x3", "all-minilm", revision="v2")
+    assert [*read_study([tmp_path]).starts()] == ["all-minilm (cls)", "all-minilm at v2 (cls)"]
+
+
+def test_scores_before_training_go_to_the_encoder_that_they_are_of(tmp_path):
+    for name, encoder in zip("abc", CHECKPOINTS, strict=True):
+        start_from(made_run(tmp_path / f"{name}-seed1", 1, 80.0), encoder, "bert")
+    key = "STS12/test/all/spearman"
+    write_results(tmp_path / "before", {key: 60.0}, name=f"/work/{CHECKPOINTS[1]}")
+    assert [group.before(key) for group in read_study([tmp_path]).groups] == [None, 60.0, None]
+    write_results(tmp_path / "before", {key: 60.0, KEY: 79.0}, name="checkpoint-40")  # of which of the three?
+    assert [group.before(key) for group in read_study([tmp_path]).groups] == [None, None, None]
+
+
 def test_a_seeded_sample_is_one_group_though_its_text_differs(tmp_path):
     for seed in (1, 2):
         made_run(tmp_path / f"few-seed{seed}", seed, 80.0, kept=100)
