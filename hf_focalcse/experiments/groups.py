@@ -32,6 +32,7 @@ NO_FACTOR = re.compile(
     "dataset_.*|sts_dir|train_fraction|max_train_samples|dropout|augmentation|reference_.*|use_cpu|"
     "greater_is_better|activation_checkpointing|gradient_checkpointing|accelerator_config|measure_steps"
 )
+POOLING = ("pooler", "projection")
 LOSS_TEXTS = ("name", "formula", "paper", "citation")
 
 
@@ -214,7 +215,7 @@ def _adopt(other: Run, runs: Sequence[Run]) -> str | None:
     """
     starts: dict[str, list[Run]] = {}
     for run in runs:
-        if all(run.factors.get(key) == value for key, value in other.factors.items()):
+        if _pooling(*map(run.factors.get, POOLING)) == _pooling(*map(other.factors.get, POOLING)):
             starts.setdefault(Group("", [run]).start, []).append(run)
     ranks: dict[str, tuple[bool, bool]] = {}
     path = other.models["encoder"][0]
@@ -246,8 +247,15 @@ def read_run(folder: Path, name: str) -> Run:
     if mine and theirs and mine != theirs:
         raise UserError("results.json was measured on other weights than run.json names; evaluate again")
     judged = results.metadata["model"]
-    if judged.get("whitening") or judged.get("pooler") not in (None, raw.get("pooler")):
-        raise UserError("results.json was measured with another pooler or whitened; evaluate it as it was trained")
+    asked, trained = ([of.get(key) for key in POOLING] for of in (judged, raw))
+    known = [(one or other, other or one) for one, other in zip(asked, trained, strict=True)]
+    theirs, ours = (_pooling(*of) for of in zip(*known, strict=True))
+    if judged.get("whitening") or theirs != ours:
+        how = "whitened" if judged.get("whitening") else f"with pooler {asked[0]}, projection {asked[1]}"
+        raise UserError(
+            f"results.json was measured {how}, where training used pooler {trained[0]}, projection {trained[1]}; "
+            "evaluate it without --pooler and --whiten"
+        )
     curves: dict[str, dict[int, float]] = {}
     for line in record.log:
         for key, value in _numbers(line).items():
@@ -294,7 +302,9 @@ def _read_other(folder: Path, name: str) -> Run:
     """Scores of an encoder that was not trained here."""
     results = Results.read(folder / "results.json")
     model = results.metadata["model"]
-    pooling = {key: _text(model.get(key)) for key in ("pooler", "projection")}
+    pooling = {key: _text(model.get(key)) for key in POOLING}
+    if model.get("whitening"):
+        pooling["pooler"] += ", whitened"  # no run starts so
     title = f"{without_paths(describe(results, folder / 'results.json'))} in {name}"
     encoder = {"encoder": (_same_path(model.get("name_or_path")), "")}
     return Run(title, 0, pooling, _numbers(results.scores), {}, {}, results.metadata["data"], 0, models=encoder)
@@ -383,6 +393,11 @@ def _folders(path: str, private: bool) -> list[str]:
     rooted = re.match(r"[/\\~.]|\w:", path) is not None
     named = [part for part in re.split(r"[/\\]", path)[:-1] if not re.fullmatch(r"\.*|~.*|\w:", part)]
     return named[rooted + private :]
+
+
+def _pooling(pooler: str | None, projection: str | None) -> tuple[str | None, str | None]:
+    """One name for one pooling: a projection that only training uses is not there when sentences are encoded."""
+    return ("cls_before_pooler", "none") if (pooler, projection) == ("cls", "training") else (pooler, projection)
 
 
 def _same_path(path: Any) -> str:

@@ -258,7 +258,32 @@ def test_the_baseline_that_was_evaluated_alone_fills_the_row_before_training(run
     assert {group.before("STS12/test/all/spearman") for group in study.groups} == {None}
 
 
+def test_an_encoder_judged_before_its_projection_is_the_start_of_the_default_pooler(runs):
+    key = "STS12/test/all/spearman"
+    write_results(runs / "before", {key: 60.0}, pooler="cls_before_pooler", projection="none")
+    study = read_study([runs])
+    assert list(study.others) == ["all-minilm (cls), before training"]
+    assert {group.before(key) for group in study.groups} == {60.0}
+    for other in ({"pooler": "cls", "projection": "always"}, {"whitening": "the pairs"}):
+        write_results(runs / "before", {key: 60.0}, **other)
+        assert {group.before(key) for group in read_study([runs]).groups} == {None}
+
+
 # ---- what cannot be used
+
+
+def test_scores_through_another_projection_than_trainings_do_not_count(runs):
+    weights, at = b"focal-seed1".hex(), runs / "focal-seed1"
+    write_results(at, {KEY: 99.0}, weights, projection="always")
+    study = read_study([runs])
+    assert study.skipped == {
+        "focal-seed1": "results.json was measured with pooler cls, projection always, where training used pooler cls, "
+        "projection training; evaluate it without --pooler and --whiten"
+    }
+    write_results(at, {KEY: 85.0}, weights, pooler="cls_before_pooler", projection="none")  # the same vectors
+    assert not read_study([runs]).skipped
+    write_results(at, {KEY: 85.0}, weights, whitening="the pairs")
+    assert "was measured whitened" in read_study([runs]).skipped["focal-seed1"]
 
 
 def test_every_folder_that_does_not_count_is_named(runs):
