@@ -180,23 +180,27 @@ def read_study(folders: Iterable[str | Path]) -> Study:
         UserError: a folder is missing, or none holds a finished run.
     """
     study, runs, others, shown = Study([], {}), [], [], []
+    places: dict[Path, tuple[Path, str]] = {}  # a folder once, though it is given twice
     for folder in map(Path, folders):
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}; give output folders of training runs, or one above them")
         shown.append(str(folder))
         for place in _places(folder):
             name = str(place.relative_to(folder.parent if place == folder else folder))
-            try:
-                if (place / RUN_FILE).exists():
-                    runs.append(read_run(place, name))
-                elif (place / "results.json").exists():
-                    others.append(_read_other(place, name))
-                else:
-                    study.skipped[name] = "no run.json: not finished, failed, or no run"
-            except UserError as error:
-                study.skipped[name] = without_paths(str(error), [str(place)])
-            except (OSError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-                study.skipped[name] = f"its records cannot be read ({type(error).__name__}: {error})"
+            places.setdefault(place.resolve(), (place, name))
+    names = tell_apart([name for _, name in places.values()], [_above(*of) for of in places.values()])
+    for (place, _), name in zip(places.values(), names, strict=True):
+        try:
+            if (place / RUN_FILE).exists():
+                runs.append(read_run(place, name))
+            elif (place / "results.json").exists():
+                others.append(_read_other(place, name))
+            else:
+                study.skipped[name] = "no run.json: not finished, failed, or no run"
+        except UserError as error:
+            study.skipped[name] = without_paths(str(error), [str(place)])
+        except (OSError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            study.skipped[name] = f"its records cannot be read ({type(error).__name__}: {error})"
     if not runs:
         why = "".join(f"; {name}: {reason}" for name, reason in study.skipped.items())
         raise UserError(f"no finished run (run.json) in {', '.join(shown)}{why}; give the output folders of training")
@@ -386,6 +390,11 @@ def tell_apart(names: Sequence[str], paths: Sequence[str], private: bool = False
         if told.count(told[i]) > 1 or (names.count(name) > 1 and told[i] == name):
             told[i] = f"{name} (path {sha256(paths[i].encode()).hexdigest()[:6]})"
     return told
+
+
+def _above(place: Path, name: str) -> str:
+    """``place`` as the path whose last part is all of ``name``."""
+    return "/".join([*place.parts[: -len(Path(name).parts)], "_"])
 
 
 def _folders(path: str, private: bool) -> list[str]:

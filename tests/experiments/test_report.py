@@ -269,6 +269,44 @@ def test_an_encoder_judged_before_its_projection_is_the_start_of_the_default_poo
         assert {group.before(key) for group in read_study([runs]).groups} == {None}
 
 
+def test_the_sentence_on_the_plane_counts_the_groups_whose_start_was_measured(runs):
+    for name in ("infonce-seed1", "infonce-seed2"):
+        record = json.loads((runs / name / "run.json").read_text())
+        (runs / name / "run.json").write_text(json.dumps(record | {"baseline": {}}))
+    assert (
+        "Means of 2 groups against the encoder before training, on STSBenchmark/dev: 0 have both lower (better), 2 "
+        "uniformity alone, 0 alignment alone, 0 neither. Of 1 more the encoder before training was not measured on it."
+    ) in Page(write(runs)[0]).text
+    record = json.loads((runs / "wide-seed1/run.json").read_text())
+    del record["baseline"][f"{DEV}/alignment"]
+    (runs / "wide-seed1/run.json").write_text(json.dumps(record))
+    assert "Means of 1 groups" in Page(write(runs)[0]).text  # half a measurement is none
+
+
+@pytest.mark.parametrize("m, above", [(0.5, [(-2, 0), (0.5, 2)]), (1.4, [(-2, -0.4), (0, 2)])])
+def test_where_focals_logit_exceeds_infonces(tmp_path, m, above):
+    made_run(tmp_path / "a-seed1", 1, 80.0, m=m)
+    cosines = np.linspace(-1, 1, 100)  # none of them an end of an interval
+    within = np.any([(low < cosines) & (cosines < high) for low, high in above], axis=0)
+    assert ((figures.negative_logit(cosines, m, 1) > cosines) == within).all()
+    said = next(report.negative_logits(read_study([tmp_path]))).text
+    assert {
+        0.5: "exceeds InfoNCE's logit above 1 - m (0.5), the paper's bound of a hard negative, and at every negative "
+        "cosine;",
+        1.4: "exceeds InfoNCE's logit at every positive cosine and below 1 - m (-0.4);",
+    }[m] in said
+
+
+def test_pictures_of_names_that_a_slug_cannot_tell_apart(tmp_path, recwarn):
+    for i, name in enumerate(("损失甲", "损失乙"), 1):
+        counts = {"random": [i, 3, 1, 0], "lowest fifth": [0, 0, i, 0], "highest fifth": [0, 0, 0, 5]}
+        made_run(tmp_path / f"runs/{name}-seed1", 1, 80.0, m=i / 10, counts=counts)
+    _, markdown, out = write(tmp_path / "runs")
+    shown = re.findall(r"\]\((report_files/[^)]+)\)", markdown)
+    assert len(shown) == len(set(shown)) == len(list((out / "report_files").iterdir()))
+    assert not [warning for warning in recwarn if "Glyph" in str(warning.message)]
+
+
 # ---- what cannot be used
 
 
@@ -302,6 +340,17 @@ def test_every_folder_that_does_not_count_is_named(runs):
     assert "not finished" in last["killed-seed1"] and "other weights" in last["stale-seed1"]
     assert "again-seed1" in last["focal-seed1"]  # the first by name counts
     assert all(name in markdown for name in last)
+
+
+def test_folders_of_one_name_are_all_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("p", "q"):
+        made_run(tmp_path / folder / "a-seed1", 1, 80.0, m=0.3 if folder == "p" else 0.2)
+        (tmp_path / folder / "killed").mkdir()
+    study = read_study(["p", "q", tmp_path / "p"])  # one of them twice
+    assert set(study.skipped) == {"p/killed", "q/killed"}
+    assert [run.name for run in study.runs] == ["p/a-seed1", "q/a-seed1"]
+    assert set(read_study([tmp_path / "p", tmp_path / "q/killed"]).skipped) == {"p/killed", "q/killed"}
 
 
 def test_a_section_without_data_is_left_out_with_its_reason(tmp_path):
@@ -423,5 +472,10 @@ def test_sentences_of_several_files_name_their_file(tmp_path):
     files = [str(tmp_path / f"{name}.json") for name in ("cls", "mean")]
     assert report.read_comparisons(files) == ["cls: a is above b", "mean: a is above b"]
     assert report.read_comparisons(files[:1]) == ["a is above b"]
+    for folder in "uv":
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "cls.json").write_text((tmp_path / "cls.json").read_text())
+    same = [str(tmp_path / folder / "cls.json") for folder in "uv"]
+    assert report.read_comparisons(same) == ["u/cls: a is above b", "v/cls: a is above b"]
     (tmp_path / "cls.json").write_text(json.dumps({"conclusion": "a is above b.", "notes": ["seed 3 is left out"]}))
     assert report.read_comparisons(files[:1]) == ["a is above b. Note: seed 3 is left out."]
