@@ -283,7 +283,7 @@ def read_run(folder: Path, name: str) -> Run:
         "versions": ", ".join(f"{key} {value}" for key, value in record.versions.items()),
         "seconds": "" if record.seconds is None else f"{record.seconds:.0f}",
         "started": record.started,
-        "scored in": str(judged.get("precision") or "float32"),
+        "scored in": _precision(judged.get("precision"), record.final.keys() - results.scores.keys()),
     }
     return Run(
         name=name,
@@ -407,6 +407,12 @@ def _folders(path: str, private: bool) -> list[str]:
 def _pooling(pooler: str | None, projection: str | None) -> tuple[str | None, str | None]:
     """One name for one pooling: a projection that only training uses is not there when sentences are encoded."""
     return ("cls_before_pooler", "none") if (pooler, projection) == ("cls", "training") else (pooler, projection)
+
+
+def _precision(judged: str | None, of_training: Iterable[str]) -> str:
+    """Training judges in float32, whatever `focalcse eval` was told."""
+    sets = sorted(key.removesuffix(SPEARMAN) for key in of_training if key.endswith(SPEARMAN))
+    return f"{judged}, but {', '.join(sets)} by training in float32" if judged and sets else judged or "float32"
 
 
 def _same_path(path: Any) -> str:

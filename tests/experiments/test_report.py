@@ -297,6 +297,17 @@ def test_where_focals_logit_exceeds_infonces(tmp_path, m, above):
     }[m] in said
 
 
+def test_the_precision_of_the_dev_scores_is_trainings(runs):
+    weights = b"focal-seed1".hex()
+    record = json.loads((runs / "focal-seed1/run.json").read_text())
+    (runs / "focal-seed1/run.json").write_text(json.dumps(record | {"final": {KEY: 83.0, f"{DEV}/alignment": 0.1}}))
+    write_results(runs / "focal-seed1", {"STS12/test/all/spearman": 70.0}, weights, precision="bfloat16")
+    (of,) = [run.facts["scored in"] for run in read_study([runs]).runs if run.name == "focal-seed1"]
+    assert of == "bfloat16, but STSBenchmark/dev by training in float32"
+    write_results(runs / "focal-seed1", {KEY: 83.0}, weights, precision="bfloat16")
+    assert [run.facts["scored in"] for run in read_study([runs]).runs][:2] == ["bfloat16", "float32"]
+
+
 def test_pictures_of_names_that_a_slug_cannot_tell_apart(tmp_path, recwarn):
     for i, name in enumerate(("损失甲", "损失乙"), 1):
         counts = {"random": [i, 3, 1, 0], "lowest fifth": [0, 0, i, 0], "highest fifth": [0, 0, 0, 5]}
