@@ -23,6 +23,7 @@ from hf_focalcse.evaluation.tasks import STS_TASKS, PairSet
 FORMAT = 1
 PROTOCOL = "sts-1: cosine, Spearman x 100, no regressor; all: the pairs concatenated; mean, wmean: of the subsets"
 IDENTITY = ("weights_sha256", "pooler", "projection", "max_length", "whitening", "precision")
+NEEDED = {"protocol": str, "model": dict, "data": dict}  # in the metadata: what every reader looks at
 SICK_SPLITS = {"mteb": "MTEB (9,927)", "senteval": "SentEval (4,927)"}
 PACKAGES = ("hf_focalcse", "torch", "transformers", "datasets", "evaluate", "scipy", "numpy")
 BLOCK = 4096  # sentences between two movements of the progress bar: enough to batch those of equal length
@@ -122,6 +123,14 @@ class Results:
             raise UserError(f"{path} is no results.json of focalcse ({type(error).__name__}: {error})") from error
         if not known:
             raise UserError(f"{path} has format {details['format']}, this version reads {FORMAT}; evaluate again")
+        for key, kind in NEEDED.items():
+            if not isinstance(details.get(key), kind):
+                raise UserError(
+                    f"{path} does not say of what its scores are: its metadata lacks {key}; evaluate again"
+                )
+        for name, of in details["data"].items():
+            if not (isinstance(of, dict) and "sha256" in of):
+                raise UserError(f"{path} does not say which pairs of {name} were scored (sha256); evaluate again")
         return cls(scores, details)
 
     def merge(self, older: Results) -> Results:

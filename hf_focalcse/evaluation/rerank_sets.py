@@ -128,6 +128,8 @@ def load_rerank(
         there, read = ["test"], _read_hub
     elif Path(source).is_dir():
         there, read = ["dev", "test"], _read_askubuntu
+    elif not Path(source).exists():
+        raise UserError(f"no such file: {source}, nor a folder; --rerank_file takes a table or AskUbuntu's folder")
     else:
         return _choose(_read_table(Path(source), scorer or "official"), splits, str(source))
     for split in splits or ():
@@ -148,7 +150,8 @@ def _read_table(path: Path, scorer: str) -> list[RerankSet]:
     rows: dict[tuple[str, str], list[tuple[str, str, str, bool, float | None]]] = {}
     seen: dict[tuple[str, str, str], str] = {}
     for where, row in records(path, COLUMNS):
-        split, qid, query, candidate = (str(row.get(name) or "") for name in ("split", "qid", "query", "candidate"))
+        cells = (row.get(name) for name in ("split", "qid", "query", "candidate", "cid"))
+        split, qid, query, candidate, cid = ("" if cell is None else str(cell) for cell in cells)  # 0 is a name
         label = LABELS.get(str(row["label"]).lower())
         if label is None:
             raise UserError(f"{where}, column label: {row['label']!r} is not one of {', '.join(LABELS)}")
@@ -156,8 +159,7 @@ def _read_table(path: Path, scorer: str) -> list[RerankSet]:
             if not value.strip():
                 why = "a query needs candidates" if name == "candidate" else "each row names its query"
                 raise UserError(f"{where}, column {name}: it is empty; {why}")
-        cid = row.get("cid")
-        if cid is not None and (first := seen.setdefault((split, qid, str(cid)), where)) != where:
+        if cid.strip() and (first := seen.setdefault((split, qid, cid), where)) != where:
             raise UserError(f"{where}: candidate {cid!r} of query {qid!r} was there before, in {first}")
         group = rows.setdefault((split or "file", qid), [])
         if group and group[0][1] != query:

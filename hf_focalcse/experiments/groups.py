@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from ..evaluation import Results
 from ..evaluation.evaluate import SICK_SPLITS
 from ..evaluation.table import describe
 from ..evaluation.tasks import STS_TASKS
-from ..record import RUN_FILE, RunRecord, without_paths
+from ..record import RUN_FILE, RunRecord, last_part, without_paths
 
 SPEARMAN = "/all/spearman"
 DEV = "STSBenchmark/dev" + SPEARMAN
@@ -30,6 +32,7 @@ NO_FACTOR = re.compile(
     "dataset_.*|sts_dir|train_fraction|max_train_samples|dropout|augmentation|reference_.*|use_cpu|"
     "greater_is_better|activation_checkpointing|gradient_checkpointing|accelerator_config|measure_steps"
 )
+POOLING = ("pooler", "projection")
 LOSS_TEXTS = ("name", "formula", "paper", "citation")
 
 
@@ -68,6 +71,7 @@ class Run:
     facts: dict[str, str] = field(default_factory=dict)  # where the run comes from
     loss_settings: frozenset[str] = frozenset()  # the factors that belong to its loss alone
     text_sha256: str = ""  # of the training text; empty for a sample, which the seed draws
+    models: dict[str, tuple[str, str]] = field(default_factory=dict)  # of encoder and reference: path, as shown
     notes: tuple[str, ...] = ()
 
 
@@ -85,7 +89,8 @@ class Group:
     @property
     def start(self) -> str:
         """The encoder before training, as it is pooled: groups with one start compare."""
-        return f"{self.factors['encoder']} ({self.factors['pooler']})"
+        revision = self.factors.get("model_revision")
+        return f"{self.factors['encoder']}{f' at {revision}' if revision else ''} ({self.factors['pooler']})"
 
     def values(self, key: str) -> list[float]:
         return [run.scores[key] for run in self.runs if key in run.scores]
@@ -175,23 +180,27 @@ def read_study(folders: Iterable[str | Path]) -> Study:
         UserError: a folder is missing, or none holds a finished run.
     """
     study, runs, others, shown = Study([], {}), [], [], []
+    places: dict[Path, tuple[Path, str]] = {}  # a folder once, though it is given twice
     for folder in map(Path, folders):
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}; give output folders of training runs, or one above them")
         shown.append(str(folder))
         for place in _places(folder):
             name = str(place.relative_to(folder.parent if place == folder else folder))
-            try:
-                if (place / RUN_FILE).exists():
-                    runs.append(read_run(place, name))
-                elif (place / "results.json").exists():
-                    others.append(_read_other(place, name))
-                else:
-                    study.skipped[name] = "no run.json: not finished, failed, or no run"
-            except UserError as error:
-                study.skipped[name] = without_paths(str(error), [str(place)])
-            except (OSError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-                study.skipped[name] = f"its records cannot be read ({type(error).__name__}: {error})"
+            places.setdefault(place.resolve(), (place, name))
+    names = tell_apart([name for _, name in places.values()], [_above(*of) for of in places.values()])
+    for (place, _), name in zip(places.values(), names, strict=True):
+        try:
+            if (place / RUN_FILE).exists():
+                runs.append(read_run(place, name))
+            elif (place / "results.json").exists():
+                others.append(_read_other(place, name))
+            else:
+                study.skipped[name] = "no run.json: not finished, failed, or no run"
+        except UserError as error:
+            study.skipped[name] = without_paths(str(error), [str(place)])
+        except (OSError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            study.skipped[name] = f"its records cannot be read ({type(error).__name__}: {error})"
     if not runs:
         why = "".join(f"; {name}: {reason}" for name, reason in study.skipped.items())
         raise UserError(f"no finished run (run.json) in {', '.join(shown)}{why}; give the output folders of training")
@@ -205,15 +214,27 @@ def read_study(folders: Iterable[str | Path]) -> Study:
 def _adopt(other: Run, runs: Sequence[Run]) -> str | None:
     """Gives an encoder's scores to the runs that started from it; the name of that start, or None.
 
-    It is theirs by its name, its pooling and its scores, where both were scored on a set.
+    It is theirs by its pooling, its name and its scores, where both were scored on a set; of several such starts by
+    the scores, else by the whole path.
     """
-    same = [run for run in runs if all(run.factors.get(key) == value for key, value in other.factors.items())]
-    shared = [(run.before[key], other.scores[key]) for run in same for key in run.before if key in other.scores]
-    if not same or any(abs(one - two) > 0.01 for one, two in shared):
+    starts: dict[str, list[Run]] = {}
+    for run in runs:
+        if _pooling(*map(run.factors.get, POOLING)) == _pooling(*map(other.factors.get, POOLING)):
+            starts.setdefault(Group("", [run]).start, []).append(run)
+    ranks: dict[str, tuple[bool, bool]] = {}
+    path = other.models["encoder"][0]
+    for start, same in starts.items():
+        shared = [(run.before[key], other.scores[key]) for run in same for key in run.before if key in other.scores]
+        theirs = same[0].models.get("encoder", ("",))[0]
+        if all(abs(one - two) <= 0.01 for one, two in shared) and last_part(path) == last_part(theirs):
+            # one of two paths may begin in another folder: then it is the end of the other
+            ranks[start] = bool(shared), path == theirs or path.endswith(f"/{theirs}") or theirs.endswith(f"/{path}")
+    best = [start for start, rank in ranks.items() if rank == max(ranks.values())]
+    if len(best) != 1 or not any(ranks[best[0]]):
         return None
-    for run in same:
+    for run in starts[best[0]]:
         run.before.update(other.scores)
-    return Group("", same).start
+    return best[0]
 
 
 def read_run(folder: Path, name: str) -> Run:
@@ -223,15 +244,22 @@ def read_run(folder: Path, name: str) -> Run:
         UserError: they are damaged, or the scores are not of the weights that were trained.
     """
     record = RunRecord.load(folder)
-    trained_by, record = record.model.get("pooler"), record.publishable()
+    raw, record = record.model, record.publishable()
     file = folder / "results.json"
     results = Results.read(file) if file.exists() else Results(record.final, {"data": {}, "model": {}})
     mine, theirs = (of.get("weights_sha256") for of in (record.model, results.metadata["model"]))
     if mine and theirs and mine != theirs:
         raise UserError("results.json was measured on other weights than run.json names; evaluate again")
     judged = results.metadata["model"]
-    if judged.get("whitening") or judged.get("pooler") not in (None, trained_by):
-        raise UserError("results.json was measured with another pooler or whitened; evaluate it as it was trained")
+    asked, trained = ([of.get(key) for key in POOLING] for of in (judged, raw))
+    known = [(one or other, other or one) for one, other in zip(asked, trained, strict=True)]
+    theirs, ours = (_pooling(*of) for of in zip(*known, strict=True))
+    if judged.get("whitening") or theirs != ours:
+        how = "whitened" if judged.get("whitening") else f"with pooler {asked[0]}, projection {asked[1]}"
+        raise UserError(
+            f"results.json was measured {how}, where training used pooler {trained[0]}, projection {trained[1]}; "
+            "evaluate it without --pooler and --whiten"
+        )
     curves: dict[str, dict[int, float]] = {}
     for line in record.log:
         for key, value in _numbers(line).items():
@@ -243,6 +271,8 @@ def read_run(folder: Path, name: str) -> Run:
     settings, data = record.settings, record.data
     batch = (settings.get("per_device_train_batch_size") or 0) * (settings.get("gradient_accumulation_steps") or 1)
     steps = max((int(line["step"]) for line in record.log if "step" in line), default=0)
+    named = {"encoder": (raw, record.model), "reference": (raw.get("reference"), record.model.get("reference"))}
+    models = {name: [(of or {}).get("name_or_path") for of in both] for name, both in named.items()}
     hardware = {key: value for key, value in record.hardware.items() if value not in ([], None)}
     facts = {
         "steps": str(steps),
@@ -253,7 +283,7 @@ def read_run(folder: Path, name: str) -> Run:
         "versions": ", ".join(f"{key} {value}" for key, value in record.versions.items()),
         "seconds": "" if record.seconds is None else f"{record.seconds:.0f}",
         "started": record.started,
-        "scored in": str(judged.get("precision") or "float32"),
+        "scored in": _precision(judged.get("precision"), record.final.keys() - results.scores.keys()),
     }
     return Run(
         name=name,
@@ -266,6 +296,7 @@ def read_run(folder: Path, name: str) -> Run:
         budget=steps * batch * record.world_size,
         facts=facts,
         loss_settings=frozenset({*record.loss, "reference"} - {"temperature"}),
+        models={name: (_same_path(of), _text(shown)) for name, (of, shown) in models.items() if of},
         text_sha256="" if data.get("fraction") or data.get("max_samples") else str(data.get("sha256")),
         notes=(*map(str, record.notes), *(f"ALARM {alarm}" for alarm in record.alarms)),
     )
@@ -275,10 +306,12 @@ def _read_other(folder: Path, name: str) -> Run:
     """Scores of an encoder that was not trained here."""
     results = Results.read(folder / "results.json")
     model = results.metadata["model"]
-    named = {"encoder": "name_or_path", "pooler": "pooler", "projection": "projection"}
-    identity = {key: _text(without_paths(model.get(of))) for key, of in named.items()}
+    pooling = {key: _text(model.get(key)) for key in POOLING}
+    if model.get("whitening"):
+        pooling["pooler"] += ", whitened"  # no run starts so
     title = f"{without_paths(describe(results, folder / 'results.json'))} in {name}"
-    return Run(title, 0, identity, _numbers(results.scores), {}, {}, results.metadata["data"], 0)
+    encoder = {"encoder": (_same_path(model.get("name_or_path")), "")}
+    return Run(title, 0, pooling, _numbers(results.scores), {}, {}, results.metadata["data"], 0, models=encoder)
 
 
 def _factors(record: RunRecord) -> dict[str, str]:
@@ -287,15 +320,16 @@ def _factors(record: RunRecord) -> dict[str, str]:
     rates = sorted({*model.get("dropout", {}).values()})
     reference = {k: (model.get("reference") or {}).get(k) for k in ("name_or_path", "pooler", "revision")}
     found = {
-        "encoder": model["name_or_path"],
+        "encoder": model["name_or_path"] or "encoder without a name",
         "pooler": model["pooler"],
         "loss": loss["name"],
         **{key: value for key, value in loss.items() if key not in LOSS_TEXTS},
+        "model_revision": model.get("revision"),
         **{key: value for key, value in record.settings.items() if not NO_FACTOR.fullmatch(key)},
         "dropout": rates[0] if len(rates) == 1 else model.get("dropout"),
         "augmentation": model.get("augmentation"),
         "projection": model.get("projection"),
-        "reference": {key: value for key, value in reference.items() if value},
+        "reference": ", ".join(_text(value) for value in reference.values() if value),  # begins with its name
         "processes": record.world_size,
         "data": f"{data.get('source')} ({data.get('lines_read', data.get('kept'))} lines)",
         "sentences": data.get("kept"),
@@ -306,6 +340,7 @@ def _factors(record: RunRecord) -> dict[str, str]:
 
 def _group(runs: list[Run], skipped: dict[str, str]) -> list[Group]:
     """Groups in the order of their first run, named by the folders without the seed, or by what differs."""
+    _tell_models_apart(runs)
     texts: dict[str, set[str]] = {}
     for run in runs:  # two texts under one name are two factors
         texts.setdefault(run.factors["data"], set()).update(filter(None, [run.text_sha256]))
@@ -313,7 +348,8 @@ def _group(runs: list[Run], skipped: dict[str, str]) -> list[Group]:
     for run in runs:
         if len(texts.get(run.factors["data"], ())) > 1:
             run.factors["data"] += f", sha256 {run.text_sha256[:12] or 'of a sample'}"
-        same = found.setdefault(tuple(sorted(run.factors.items())), [])
+        models = tuple(sorted((name, recorded) for name, (recorded, _) in run.models.items()))
+        same = found.setdefault((*models, *sorted(run.factors.items())), [])
         twin = next((other.name for other in same if other.seed == run.seed), None)
         if twin:
             skipped[run.name] = f"same settings and seed as {twin}: counting it too would understate the spread"
@@ -327,6 +363,61 @@ def _group(runs: list[Run], skipped: dict[str, str]) -> list[Group]:
         settings = ", ".join(f"{name} {group.factors[name]}" for name in varied if name in group.factors)
         group.name = own.pop() if shared else settings or "all runs"
     return groups
+
+
+def _tell_models_apart(runs: Sequence[Run]) -> None:
+    """Other models that are shown alike, because paths are cut to their last part, get names of their own."""
+    for factor in ("encoder", "reference"):
+        found = sorted({run.models[factor] for run in runs if factor in run.models})
+        told = tell_apart([shown for _, shown in found], [recorded for recorded, _ in found], private=True)
+        names = dict(zip(found, told, strict=True))
+        for run in runs:
+            if factor in run.models:
+                details = run.factors[factor].removeprefix(run.models[factor][1])
+                run.factors[factor] = without_paths(names[run.models[factor]]) + details
+
+
+def tell_apart(names: Sequence[str], paths: Sequence[str], private: bool = False) -> list[str]:
+    """The names of different paths; equal ones get one or two folders of their paths before, or a short hash behind.
+
+    private: the first folder of a path, from the root the first two, are not shown.
+    """
+    told = list(names)
+    for depth in (1, 2):
+        for i in [i for i, name in enumerate(told) if told.count(name) > 1]:
+            told[i] = "/".join([*_folders(paths[i], private)[-depth:], names[i]])
+    for i, name in enumerate(names):
+        if told.count(told[i]) > 1 or (names.count(name) > 1 and told[i] == name):
+            told[i] = f"{name} (path {sha256(paths[i].encode()).hexdigest()[:6]})"
+    return told
+
+
+def _above(place: Path, name: str) -> str:
+    """``place`` as the path whose last part is all of ``name``."""
+    return "/".join([*place.parts[: -len(Path(name).parts)], "_"])
+
+
+def _folders(path: str, private: bool) -> list[str]:
+    """Those above the last part, that may be shown."""
+    rooted = re.match(r"[/\\~.]|\w:", path) is not None
+    named = [part for part in re.split(r"[/\\]", path)[:-1] if not re.fullmatch(r"\.*|~.*|\w:", part)]
+    return named[rooted + private :]
+
+
+def _pooling(pooler: str | None, projection: str | None) -> tuple[str | None, str | None]:
+    """One name for one pooling: a projection that only training uses is not there when sentences are encoded."""
+    return ("cls_before_pooler", "none") if (pooler, projection) == ("cls", "training") else (pooler, projection)
+
+
+def _precision(judged: str | None, of_training: Iterable[str]) -> str:
+    """Training judges in float32, whatever `focalcse eval` was told."""
+    sets = sorted(key.removesuffix(SPEARMAN) for key in of_training if key.endswith(SPEARMAN))
+    return f"{judged}, but {', '.join(sets)} by training in float32" if judged and sets else judged or "float32"
+
+
+def _same_path(path: Any) -> str:
+    """One text for ``runs/a``, ``./runs/a`` and ``runs/a/``."""
+    return os.path.normpath(_text(path))
 
 
 def _places(folder: Path) -> list[Path]:

@@ -21,7 +21,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from .. import quickstart
-from ..arguments import InspectArguments
+from ..arguments import IN_RANGE, InspectArguments
 from ..data import Sentences, ViewCollator, read_sentences
 from ..errors import UserError
 from ..jobs import QUICKSTART, choose_device, explicit_projection, resolve_model
@@ -40,7 +40,7 @@ KINDS = {  # kind -> (title, what it is sorted by)
     "upweighted": ("Negatives that focal moves most of an anchor's push to", "share_gain"),
     "near_duplicate": ("Near-duplicates in one batch", "cosine"),
     "false_negative": ("Suspected false negatives: alike for the reference", "reference_cosine"),
-    "neighbour": ("Nearest neighbours in the whole file", "cosine"),
+    "neighbour": ("Sentences and the nearest other of each in the whole file", "cosine"),
 }
 
 
@@ -151,10 +151,13 @@ def check(args: InspectArguments) -> None:
     """
     if args.model_name_or_path is None or args.file is None:
         raise UserError("inspect needs a model and a file of sentences: focalcse inspect MODEL FILE")
-    bounds = {"batch_size": 2, "top": 1, "batches": 1, "seed": 0}
+    bounds = {"batch_size": 2, "top": 1, "batches": 1}
     for name, least in bounds.items():
         if getattr(args, name) < least:
             raise UserError(f"--{name} is {getattr(args, name)}; it must be at least {least}")
+    allowed, words = IN_RANGE["seed"]
+    if not allowed(args.seed):
+        raise UserError(f"--seed is {args.seed}; it must be {words}")
     for name in ("phi", "near"):
         if not 0 < getattr(args, name) <= 1:
             raise UserError(f"--{name} is {getattr(args, name)}; it is a cosine, above 0 and at most 1")
@@ -359,7 +362,8 @@ class Batch:
 def neighbours(
     model: Any, sentences: Sentences, args: InspectArguments, block: int = BLOCK
 ) -> tuple[list[dict[str, Any]], int]:
-    """(the ``args.top`` closest pairs of the file, sentences with another one above ``args.near``), without dropout.
+    """(the ``args.top`` closest pairs of a sentence and its nearest other one, sentences with another one above
+    ``args.near``), without dropout. Equal texts are no negatives where batches mask them.
 
     All pairs in blocks of rows: time grows with N^2, memory with N.
     """
@@ -397,7 +401,7 @@ def neighbours(
             "texts": [sentences[i]["text"], sentences[j]["text"]],
             "cosine": _number(value),
             **unknown,
-            "negative": True,
+            "negative": not args.mask_duplicates or sentences[i]["text"] != sentences[j]["text"],
         }
         for (i, j), value in closest.items()
     ]

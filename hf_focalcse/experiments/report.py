@@ -6,6 +6,8 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import count as count_from
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from ..errors import UserError
 from ..evaluation.evaluate import SICK_SPLITS
 from ..record import without_paths
 from . import figures
-from .groups import DEV, REPORT, SPEARMAN, Group, Series, Study, Summary, read_study
+from .groups import DEV, REPORT, SPEARMAN, Group, Series, Study, Summary, read_study, tell_apart
 from .page import PICTURES, Finding, Part, Picture, Section, Table, slug, to_html, to_markdown
 
 AVERAGES = tuple(f"average/{split}-sickr{SPEARMAN}" for split in reversed(SICK_SPLITS))
@@ -65,6 +67,8 @@ def make_sections(study: Study, comparisons: Sequence[str] = ()) -> list[Section
             made.append((title, list(section(study))))
         except NoData as reason:
             missing.append(f"No section “{title}”: {reason}.")
+    used: set[str] = set()
+    made = [(title, _with_own_names(parts, used)) for title, parts in made]
     said: list[Part] = [*map(Finding, comparisons)] or [
         "No comparison was given: nothing here is a test. `focalcse compare` tests whether two groups differ."
     ]
@@ -74,6 +78,18 @@ def make_sections(study: Study, comparisons: Sequence[str] = ()) -> list[Section
     return [*made, *([("Left out", [*missing, *skipped])] if missing or skipped else [])]
 
 
+def _with_own_names(parts: Sequence[Part], used: set[str]) -> list[Part]:
+    """Pictures are files: one whose name is taken gets a number, since slugs of unlike names may be equal."""
+    named: list[Part] = []
+    for part in parts:
+        if isinstance(part, Picture):
+            names = (part.name + (f"-{i}" if i > 1 else "") for i in count_from(1))
+            part = replace(part, name=next(name for name in names if name not in used))
+            used.add(part.name)
+        named.append(part)
+    return named
+
+
 def read_comparisons(files: Sequence[str]) -> list[str]:
     """The sentences in the json files of `focalcse compare`; of several, each with the name of its file.
 
@@ -81,14 +97,15 @@ def read_comparisons(files: Sequence[str]) -> list[str]:
         UserError: a file is missing, no json, or holds no sentence.
     """
     said = []
-    for file in files:
+    names = tell_apart([Path(file).stem for file in files], list(files))
+    for file, name in zip(files, names, strict=True):
         try:
             found = list(dict.fromkeys(_sentences(json.loads(Path(file).read_text(encoding="utf-8")))))
         except (OSError, ValueError) as error:
             raise UserError(f"--compare {file} is no json that can be read ({error}); give that of compare") from error
         if not found:
             raise UserError(f"--compare {file} holds no sentence; give what focalcse compare --json wrote")
-        which = f"{Path(file).stem}: " if len(files) > 1 else ""
+        which = f"{name}: " if len(files) > 1 else ""
         said += [which + without_paths(sentence) for sentence in found]
     return said
 
@@ -232,13 +249,16 @@ def plane(study: Study) -> Iterator[Part]:
         raise NoData("no run holds alignment and uniformity, which `focalcse eval` measures on STS-B")
     alignment, uniformity = f"{of}/alignment", f"{of}/uniformity"
     placed = [g for g in study.groups if g.values(alignment) and g.values(uniformity)]
-    gains = [tuple(float(np.mean(g.values(k))) < b for k in (alignment, uniformity) if (b := g.before(k)) is not None)
-             for g in placed]  # fmt: skip
-    if any(gains):
+    both_known = [g for g in placed if g.before(alignment) is not None and g.before(uniformity) is not None]
+    gains = [tuple(float(np.mean(g.values(k))) < (g.before(k) or 0) for k in (alignment, uniformity))
+             for g in both_known]  # fmt: skip
+    if gains:
         both, one, other, neither = map(gains.count, ((True, True), (False, True), (True, False), (False, False)))
+        without = len(placed) - len(gains)
         yield Finding(
-            f"Means of {len(placed)} groups against the encoder before training, on {of}: {both} have both lower "
+            f"Means of {len(gains)} groups against the encoder before training, on {of}: {both} have both lower "
             f"(better), {one} uniformity alone, {other} alignment alone, {neither} neither."
+            + (f" Of {without} more the encoder before training was not measured on it." if without else "")
         )
     for label, groups in _panels(study, lambda group: group in placed):
         means = [[g.name, *(_plain(g.summary(key), 3) for key in (alignment, uniformity))] for g in groups]
@@ -257,10 +277,13 @@ def negative_logits(study: Study) -> Iterator[Part]:
     temperature = max(temperatures := [float(g.factors["temperature"]) for g in focal], key=temperatures.count)
     ms = sorted(tried | set(([m for m in (0.0, 0.3, 0.5) if m not in tried])[: max(0, 4 - len(tried))]))[:MOST_M]
     m = max(ms)
+    # s(s + m) > s where s(s + m - 1) > 0: on both sides of what lies between 0 and 1 - m
+    above = (f"above 1 - m ({1 - m:g}), the paper's bound of a hard negative, and at every negative cosine" if m <= 1
+             else f"at every positive cosine and below 1 - m ({1 - m:g})")  # fmt: skip
     yield Finding(
         f"A formula, not a measurement: with margin m the logit of a negative is lowest at cosine -m/2 (m = {m:g}: "
-        f"{-m / 2:g}); below it training pulls the pair together. It exceeds InfoNCE's logit above 1 - m ({1 - m:g}), "
-        f"the paper's bound of a hard negative, and its slope exceeds InfoNCE's from (1 - m)/2 ({(1 - m) / 2:g})."
+        f"{-m / 2:g}); below it training pulls the pair together. It exceeds InfoNCE's logit {above}; "
+        f"its slope exceeds InfoNCE's from (1 - m)/2 ({(1 - m) / 2:g})."
     )
     lowest = "lowest at " + ", ".join(f"{-m / 2 + 0.0:g} for m {m:g}" for m in ms)
     for name, near in (("", None), ("-near-0", max(ms) + 0.1)):

@@ -204,7 +204,8 @@ def test_table_refuses(tmp_path):
         read_system(str(tmp_path / "bad.json"))
     with pytest.raises(UserError, match="no such file"):
         read_system(f"name={tmp_path / 'nowhere.json'}")
-    (tmp_path / "a=b.json").write_text(json.dumps({"metadata": {"format": FORMAT, "model": {}, "data": {}}}))
+    details = {"format": FORMAT, "protocol": PROTOCOL, "model": {}, "data": {}}
+    (tmp_path / "a=b.json").write_text(json.dumps({"metadata": details}))
     assert read_system(str(tmp_path / "a=b.json"))[1].scores == {}  # a path with = in it
     with pytest.raises(UserError, match="no result holds a Spearman"):
         make_table([("x", Results({}, {"model": {}, "data": {}, "protocol": PROTOCOL}))])

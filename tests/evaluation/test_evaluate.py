@@ -328,3 +328,13 @@ def test_minilm_on_all_seven(shared_data):
 
 def test_cosine_of_the_fake_encoder():
     np.testing.assert_allclose(cosine(Angles().encode(["0"]), Angles().encode(["60"])), [0.5], atol=1e-6)
+
+
+@pytest.mark.parametrize("key", ["protocol", "model", "data", "sha256"])
+def test_results_without_what_every_reader_needs_are_refused(tmp_path, key):
+    details = {"format": 1, "protocol": "p", "model": {}, "data": {"STS12/test": {"sha256": "ab", "pairs": 3}}}
+    of = details if key in details else details["data"]["STS12/test"]
+    del of[key]
+    (tmp_path / "results.json").write_text(json.dumps({"STS12/test/all/spearman": 70.0, "metadata": details}))
+    with pytest.raises(UserError, match=f"results.json does not say .*{key}.*evaluate again"):
+        Results.read(tmp_path / "results.json")

@@ -227,6 +227,13 @@ def test_a_collapsed_encoder_is_refused():
         evaluate_rerank(encoder, [SET], progress=False)
 
 
+def test_what_is_alike_for_every_encoder_is_no_collapse():
+    one = RerankSet("mine", "dev", (Query("q", ("a",), (True,)),), "here")
+    assert evaluate_rerank(vectors_of({"q": 0, "a": 1}), [one], progress=False).scores["mine/dev/map_official"] == 100
+    same = RerankSet("mine", "dev", (Query("q", ("q",), (True,)), Query("p", ("p",), (True,))), "here")
+    assert evaluate_rerank(vectors_of({"q": 0, "p": 1}), [same], progress=False).scores["mine/dev/mrr_official"] == 100
+
+
 @pytest.mark.parametrize("scorer, queries", [("official", (NOTHING,)), ("sbert", (NOTHING, ALL)), ("official", ())])
 def test_a_set_without_anything_to_score_is_refused(scorer, queries):
     with pytest.raises(UserError, match="here: no query of x/y can be scored; one needs a relevant candidate"):
@@ -269,6 +276,17 @@ def test_a_table_without_splits_and_ranks(tmp_path):
     ] is None  # fmt: skip
 
 
+def test_zero_is_a_name_and_an_empty_cid_is_none(tmp_path):
+    rows = [{"split": 0, "qid": 0, "label": 1, "query": 0, "candidate": 0},
+            {"split": 0, "qid": 0, "label": 0, "query": 0, "candidate": "b", "cid": None}]  # fmt: skip
+    (found,) = load_rerank(write(tmp_path / "x.jsonl", "\n".join(map(json.dumps, rows))))
+    assert found.key == "x/0" and found.queries == (Query("0", ("0", "b"), (True, False), None),)
+    with pytest.raises(UserError, match="line 1, column qid: it is empty"):
+        load_rerank(write(tmp_path / "y.jsonl", json.dumps(rows[0] | {"qid": None})))
+    (found,) = load_rerank(write(tmp_path / "x.tsv", HEADER + row("") + row("", label="0", text="u")))
+    assert found.queries[0].candidates == ("t", "u")
+
+
 ROW = "dev\t1\t{cid}\t{rank}\t{label}\t{query}\t{text}\n"
 
 
@@ -307,6 +325,8 @@ def test_mistakes_in_a_table(tmp_path, content, options, message):
 def test_a_missing_table(tmp_path):
     with pytest.raises(UserError, match="no such file: .*none.tsv"):
         load_rerank(tmp_path / "none.tsv")
+    with pytest.raises(UserError, match="no such file: .*askubuntu/, nor a folder; --rerank_file takes a table or"):
+        load_rerank(f"{tmp_path}/askubuntu/")
     with pytest.raises(UserError, match="must end in .tsv, .csv"):
         load_rerank(write(tmp_path / "x.txt", ""))
 

@@ -62,8 +62,11 @@ def write_results(
     weights: str | None = None,
     counts: dict[str, list[int]] | None = None,
     pooler: str = "cls",
+    projection: str = "training",
+    name: str = "all-minilm",
+    **model: Any,
 ) -> None:
-    model = {"name_or_path": "all-minilm", "pooler": pooler, "projection": "training", "weights_sha256": weights}
+    model |= {"name_or_path": name, "pooler": pooler, "projection": projection, "weights_sha256": weights}
     data = {DEV: {"sha256": "dev", "cosines": {"counts": counts}}} if counts else {}
     folder.mkdir(parents=True, exist_ok=True)
     content = scores | {"metadata": {"format": 1, "protocol": "", "model": model, "data": data}}

@@ -258,6 +258,16 @@ def test_whole_file_neighbours(here, capsys):
     assert found[0]["weight_focal"] is None and found[0]["batch"] is None
 
 
+def test_equal_texts_of_the_whole_file_are_masked_as_in_batches(here, capsys):
+    line = "tiny text.txt --pooler mean --batch_size 4 --batches 1 --whole --top 20 --jsonl w.jsonl"
+    said = run(line, capsys)
+    assert "Sentences and the nearest other of each in the whole file" in said and "(equal: masked)" in said
+    found = {tuple(sorted(row["lines"])): row["negative"] for row in rows_of(here / "w.jsonl")["neighbour"]}
+    assert [lines for lines, negative in found.items() if not negative] == [(1, 10)]
+    run(f"{line} --mask_duplicates false")
+    assert all(row["negative"] for row in rows_of(here / "w.jsonl")["neighbour"])
+
+
 def test_a_table_and_its_rows(here):
     run("tiny two.tsv --text_column text --pooler mean --batch_size 8 --batches 1 --jsonl t.jsonl")
     row = rows_of(here / "t.jsonl")["hardest"][0]
@@ -272,6 +282,7 @@ def test_a_table_and_its_rows(here):
         ("tiny text.txt --pooler mean --top 0", "--top is 0; it must be at least 1"),
         ("tiny text.txt --pooler mean --batch_size 1", "--batch_size is 1; it must be at least 2"),
         ("tiny text.txt --pooler mean --seed -1", "--seed is -1"),
+        ("tiny text.txt --pooler mean --seed 18446744073709551616", "must be a whole number from 0 to 4294967295"),
         ("tiny text.txt --pooler mean --phi 2", "--phi is 2.0; it is a cosine, above 0 and at most 1"),
         ("tiny text.txt --pooler mean --m -1", "m is -1.0; it must be a number of at least 0"),
         ("tiny text.txt --pooler mean --temp 0", "temperature is 0.0; it must be a number above 0"),

@@ -177,6 +177,51 @@ def test_another_text_of_the_same_name_is_another_group(tmp_path):
     assert len(read_study([tmp_path]).groups) == 2
 
 
+CHECKPOINTS = ("runs/first-stage/checkpoint-40", "runs/second-stage/checkpoint-40", "/data/third/checkpoint-40")
+
+
+def start_from(run, encoder, base=None, **model):
+    """The record of ``run``, changed to training from ``encoder``."""
+    record = json.loads((run / "run.json").read_text())
+    record["model"] |= {"name_or_path": encoder, "base_model": base} | model
+    (run / "run.json").write_text(json.dumps(record))
+    return run
+
+
+def test_encoders_whose_paths_end_alike_are_other_groups_and_their_paths_stay_hidden(tmp_path):
+    for name, encoder in zip("abcd", (*CHECKPOINTS, "./runs/first-stage/checkpoint-40/"), strict=True):
+        start_from(made_run(tmp_path / f"runs/{name}-seed1", 2 if name == "d" else 1, 80.0, m=0.3), encoder, "bert")
+    study = read_study([tmp_path / "runs"])
+    assert [[run.name for run in group.runs] for group in study.groups] == [
+        ["a-seed1", "d-seed1"], ["b-seed1"], ["c-seed1"],
+    ]  # fmt: skip
+    assert not study.skipped and study.varied() == ["encoder"]
+    first, second, third = study.starts()
+    assert first == "first-stage/checkpoint-40 (cls)" and second == "second-stage/checkpoint-40 (cls)"
+    assert re.fullmatch(r"checkpoint-40 \(path [0-9a-f]{6}\) \(cls\)", third)
+    for text in write(tmp_path / "runs")[:2]:
+        assert "runs/first-stage" not in text and "/data" not in text and "third" not in text
+
+
+def test_references_and_revisions_are_told_apart(tmp_path):
+    for seed, path in enumerate(("/home/one/a/teacher", "/home/one/b/teacher", "/home/one/b/teacher"), 1):
+        run = made_run(tmp_path / f"x{seed}", seed, 80.0, loss="dclr")
+        start_from(run, "all-minilm", reference={"name_or_path": path, "pooler": "mean"})
+    assert [g.factors["reference"] for g in read_study([tmp_path]).groups] == ["a/teacher, mean", "b/teacher, mean"]
+    start_from(tmp_path / "x3", "all-minilm", revision="v2")
+    assert [*read_study([tmp_path]).starts()] == ["all-minilm (cls)", "all-minilm at v2 (cls)"]
+
+
+def test_scores_before_training_go_to_the_encoder_that_they_are_of(tmp_path):
+    for name, encoder in zip("abc", CHECKPOINTS, strict=True):
+        start_from(made_run(tmp_path / f"{name}-seed1", 1, 80.0), encoder, "bert")
+    key = "STS12/test/all/spearman"
+    write_results(tmp_path / "before", {key: 60.0}, name=f"/work/{CHECKPOINTS[1]}")
+    assert [group.before(key) for group in read_study([tmp_path]).groups] == [None, 60.0, None]
+    write_results(tmp_path / "before", {key: 60.0, KEY: 79.0}, name="checkpoint-40")  # of which of the three?
+    assert [group.before(key) for group in read_study([tmp_path]).groups] == [None, None, None]
+
+
 def test_a_seeded_sample_is_one_group_though_its_text_differs(tmp_path):
     for seed in (1, 2):
         made_run(tmp_path / f"few-seed{seed}", seed, 80.0, kept=100)
@@ -213,7 +258,81 @@ def test_the_baseline_that_was_evaluated_alone_fills_the_row_before_training(run
     assert {group.before("STS12/test/all/spearman") for group in study.groups} == {None}
 
 
+def test_an_encoder_judged_before_its_projection_is_the_start_of_the_default_pooler(runs):
+    key = "STS12/test/all/spearman"
+    write_results(runs / "before", {key: 60.0}, pooler="cls_before_pooler", projection="none")
+    study = read_study([runs])
+    assert list(study.others) == ["all-minilm (cls), before training"]
+    assert {group.before(key) for group in study.groups} == {60.0}
+    for other in ({"pooler": "cls", "projection": "always"}, {"whitening": "the pairs"}):
+        write_results(runs / "before", {key: 60.0}, **other)
+        assert {group.before(key) for group in read_study([runs]).groups} == {None}
+
+
+def test_the_sentence_on_the_plane_counts_the_groups_whose_start_was_measured(runs):
+    for name in ("infonce-seed1", "infonce-seed2"):
+        record = json.loads((runs / name / "run.json").read_text())
+        (runs / name / "run.json").write_text(json.dumps(record | {"baseline": {}}))
+    assert (
+        "Means of 2 groups against the encoder before training, on STSBenchmark/dev: 0 have both lower (better), 2 "
+        "uniformity alone, 0 alignment alone, 0 neither. Of 1 more the encoder before training was not measured on it."
+    ) in Page(write(runs)[0]).text
+    record = json.loads((runs / "wide-seed1/run.json").read_text())
+    del record["baseline"][f"{DEV}/alignment"]
+    (runs / "wide-seed1/run.json").write_text(json.dumps(record))
+    assert "Means of 1 groups" in Page(write(runs)[0]).text  # half a measurement is none
+
+
+@pytest.mark.parametrize("m, above", [(0.5, [(-2, 0), (0.5, 2)]), (1.4, [(-2, -0.4), (0, 2)])])
+def test_where_focals_logit_exceeds_infonces(tmp_path, m, above):
+    made_run(tmp_path / "a-seed1", 1, 80.0, m=m)
+    cosines = np.linspace(-1, 1, 100)  # none of them an end of an interval
+    within = np.any([(low < cosines) & (cosines < high) for low, high in above], axis=0)
+    assert ((figures.negative_logit(cosines, m, 1) > cosines) == within).all()
+    said = next(report.negative_logits(read_study([tmp_path]))).text
+    assert {
+        0.5: "exceeds InfoNCE's logit above 1 - m (0.5), the paper's bound of a hard negative, and at every negative "
+        "cosine;",
+        1.4: "exceeds InfoNCE's logit at every positive cosine and below 1 - m (-0.4);",
+    }[m] in said
+
+
+def test_the_precision_of_the_dev_scores_is_trainings(runs):
+    weights = b"focal-seed1".hex()
+    record = json.loads((runs / "focal-seed1/run.json").read_text())
+    (runs / "focal-seed1/run.json").write_text(json.dumps(record | {"final": {KEY: 83.0, f"{DEV}/alignment": 0.1}}))
+    write_results(runs / "focal-seed1", {"STS12/test/all/spearman": 70.0}, weights, precision="bfloat16")
+    (of,) = [run.facts["scored in"] for run in read_study([runs]).runs if run.name == "focal-seed1"]
+    assert of == "bfloat16, but STSBenchmark/dev by training in float32"
+    write_results(runs / "focal-seed1", {KEY: 83.0}, weights, precision="bfloat16")
+    assert [run.facts["scored in"] for run in read_study([runs]).runs][:2] == ["bfloat16", "float32"]
+
+
+def test_pictures_of_names_that_a_slug_cannot_tell_apart(tmp_path, recwarn):
+    for i, name in enumerate(("损失甲", "损失乙"), 1):
+        counts = {"random": [i, 3, 1, 0], "lowest fifth": [0, 0, i, 0], "highest fifth": [0, 0, 0, 5]}
+        made_run(tmp_path / f"runs/{name}-seed1", 1, 80.0, m=i / 10, counts=counts)
+    _, markdown, out = write(tmp_path / "runs")
+    shown = re.findall(r"\]\((report_files/[^)]+)\)", markdown)
+    assert len(shown) == len(set(shown)) == len(list((out / "report_files").iterdir()))
+    assert not [warning for warning in recwarn if "Glyph" in str(warning.message)]
+
+
 # ---- what cannot be used
+
+
+def test_scores_through_another_projection_than_trainings_do_not_count(runs):
+    weights, at = b"focal-seed1".hex(), runs / "focal-seed1"
+    write_results(at, {KEY: 99.0}, weights, projection="always")
+    study = read_study([runs])
+    assert study.skipped == {
+        "focal-seed1": "results.json was measured with pooler cls, projection always, where training used pooler cls, "
+        "projection training; evaluate it without --pooler and --whiten"
+    }
+    write_results(at, {KEY: 85.0}, weights, pooler="cls_before_pooler", projection="none")  # the same vectors
+    assert not read_study([runs]).skipped
+    write_results(at, {KEY: 85.0}, weights, whitening="the pairs")
+    assert "was measured whitened" in read_study([runs]).skipped["focal-seed1"]
 
 
 def test_every_folder_that_does_not_count_is_named(runs):
@@ -232,6 +351,17 @@ def test_every_folder_that_does_not_count_is_named(runs):
     assert "not finished" in last["killed-seed1"] and "other weights" in last["stale-seed1"]
     assert "again-seed1" in last["focal-seed1"]  # the first by name counts
     assert all(name in markdown for name in last)
+
+
+def test_folders_of_one_name_are_all_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("p", "q"):
+        made_run(tmp_path / folder / "a-seed1", 1, 80.0, m=0.3 if folder == "p" else 0.2)
+        (tmp_path / folder / "killed").mkdir()
+    study = read_study(["p", "q", tmp_path / "p"])  # one of them twice
+    assert set(study.skipped) == {"p/killed", "q/killed"}
+    assert [run.name for run in study.runs] == ["p/a-seed1", "q/a-seed1"]
+    assert set(read_study([tmp_path / "p", tmp_path / "q/killed"]).skipped) == {"p/killed", "q/killed"}
 
 
 def test_a_section_without_data_is_left_out_with_its_reason(tmp_path):
@@ -353,5 +483,10 @@ def test_sentences_of_several_files_name_their_file(tmp_path):
     files = [str(tmp_path / f"{name}.json") for name in ("cls", "mean")]
     assert report.read_comparisons(files) == ["cls: a is above b", "mean: a is above b"]
     assert report.read_comparisons(files[:1]) == ["a is above b"]
+    for folder in "uv":
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "cls.json").write_text((tmp_path / "cls.json").read_text())
+    same = [str(tmp_path / folder / "cls.json") for folder in "uv"]
+    assert report.read_comparisons(same) == ["u/cls: a is above b", "v/cls: a is above b"]
     (tmp_path / "cls.json").write_text(json.dumps({"conclusion": "a is above b.", "notes": ["seed 3 is left out"]}))
     assert report.read_comparisons(files[:1]) == ["a is above b. Note: seed 3 is left out."]
