@@ -14,6 +14,7 @@ import pytest
 
 from hf_focalcse.arguments import parse_sweep
 from hf_focalcse.errors import UserError
+from hf_focalcse.evaluation import STS_TASKS, Results
 from hf_focalcse.experiments import sweep as sweeping
 from hf_focalcse.experiments.grid import grid_names, read_grid
 from hf_focalcse.record import RunRecord
@@ -255,6 +256,77 @@ def test_the_last_error_of_a_log(tmp_path):
     assert sweeping.last_error(tmp_path / "none", -15) == "ended by SIGTERM"
 
 
+# ---- what lies in a folder
+
+
+def finished(folder, run, weights="w", sets=("pairs/file",)):
+    """The record and the scores of a run that nobody trained."""
+    folder.mkdir(parents=True, exist_ok=True)
+    RunRecord(
+        command=["focalcse", "train", *run.argv, "--output_dir", str(folder)],
+        **{"recipe": None, "settings": {}, "loss": {}, "data": {}, "seed": 1, "world_size": 1, "seconds": 1.0},
+        model={"weights_sha256": weights},
+    ).save(folder)
+    scored(folder, weights, sets)
+
+
+def scored(folder, weights="w", sets=("pairs/file",)):
+    scores = {f"{key}/all/spearman": 50.0 for key in sets}
+    model = {"weights_sha256": weights, "pooler": "cls"}
+    metadata = {"format": 1, "protocol": "p", "model": model, "data": {key: {} for key in sets}}
+    Results(scores, metadata).write(folder / "results.json")
+
+
+def sweep_of(grid, folder):
+    return sweeping.Sweep(grid, folder, list(grid.runs), [sys.executable], 1)
+
+
+@pytest.mark.parametrize(
+    "evaluate, sets",
+    [
+        ({"eval_file": "quickstart"}, ["quickstart_pairs/file"]),
+        ({"eval_file": "test/pairs.tsv"}, ["pairs/file"]),  # called as the dev file is
+        ({"sts_dir": "sts", "splits": "dev"}, ["STSBenchmark/dev", "SICK-R/trial"]),
+    ],
+)
+def test_a_run_is_judged_when_a_sweep_did_it_by_these_flags(evaluate, sets, material, tmp_path, monkeypatch):
+    monkeypatch.chdir(material)
+    write_sets(material)
+    grid = read_grid(str(write(material, {"seed": [1]}, "judged", evaluate=evaluate)))
+    (run,), folder = grid.runs, tmp_path / "seed1"
+    finished(folder, run, sets=["pairs/file", "STSBenchmark/dev"])  # as training leaves it: the dev score
+    assert sweeping.state_of(run, folder, grid) == sweeping.TRAINED
+    scored(folder, sets=["pairs/file", "STSBenchmark/dev", *sets])
+    sweep_of(grid, tmp_path).keep_judged(folder)
+    assert sweeping.state_of(run, folder, grid) == sweeping.FINISHED
+    other = read_grid(str(write(material, {"seed": [1]}, "judged", evaluate=evaluate | {"bf16": True})))
+    assert sweeping.state_of(run, folder, other) == sweeping.TRAINED
+    slower = read_grid(str(write(material, {"seed": [1]}, "judged", evaluate=evaluate | {"batch_size": 2})))
+    assert sweeping.state_of(run, folder, slower) == sweeping.FINISHED
+    scored(folder, sets=["pairs/other"])  # judged by hand in another way, which took the place of these scores
+    assert sweeping.state_of(run, folder, grid) == sweeping.TRAINED
+    scored(folder, "of an earlier model", ["pairs/file", "STSBenchmark/dev", *sets])
+    assert sweeping.state_of(run, folder, grid) == sweeping.TRAINED
+    scored(folder, sets=["pairs/file", "STSBenchmark/dev", *sets])
+    finished(folder, run, "trained again", ["pairs/file", "STSBenchmark/dev", *sets])
+    assert sweeping.state_of(run, folder, grid) == sweeping.TRAINED
+    (folder / "results.json").write_text("{")
+    assert sweeping.state_of(run, folder, grid) == sweeping.TRAINED
+
+
+def write_sets(folder):
+    """Every STS set in a folder of files, and a file of pairs that is called as another is."""
+    for name in ("sts", "test"):
+        (folder / name).mkdir(exist_ok=True)
+    (folder / "test/pairs.tsv").write_text(PAIRS)
+    for task in STS_TASKS.values():
+        parts = sorted({part for split in task.splits for part in split.parts})
+        rows = [f"x\t{part}\t{score}\tA cat.\tA dog." for part in parts for score in (1, 2, 3)]
+        (folder / f"sts/{task.name}.tsv").write_text(
+            "\n".join(["subset\tsplit\tscore\tsentence1\tsentence2", *rows]) + "\n"
+        )
+
+
 # ---- real sweeps
 
 
@@ -352,6 +424,25 @@ def test_a_signal_a_failure_and_an_evaluation(material, begin, monkeypatch):
     record.command = flags
     record.save(runs / "whole")
     assert sweeping.state_of(run, runs / "whole", both) == sweeping.TRAINED
+
+
+@pytest.mark.slow
+def test_pairs_of_the_quickstart_and_a_test_file_called_as_the_dev_file(material, begin):
+    write_sets(material)
+    for name, base, evaluate, key in (
+        ("quick", {"eval_file": "quickstart"}, {"eval_file": "quickstart"}, "quickstart_pairs/file/all/spearman"),
+        ("same", {}, {"eval_file": "test/pairs.tsv"}, "pairs/file/all/spearman"),
+    ):
+        grid = write(material, {"seed": [1]}, name, base, evaluate=evaluate)
+        for judged in (1, 1):  # the second finds all finished
+            process = begin(material, grid, "--runs", name)
+            said, _ = process.communicate(timeout=120)
+            assert process.returncode == 0 and "1 of 1 runs are finished" in said, said
+            assert counted(material / name, "end", "eval") == {"seed1": judged}
+        results = json.loads((material / name / "seed1/results.json").read_text())
+        assert key in results and results["metadata"]["data"][key[: -len("/all/spearman")]]["source"].endswith(
+            evaluate["eval_file"].replace("quickstart", "quickstart_pairs.tsv")
+        )
 
 
 @pytest.mark.slow

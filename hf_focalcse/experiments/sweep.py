@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from fnmatch import fnmatch
 from pathlib import Path
@@ -29,11 +29,11 @@ import psutil
 from ..arguments import SweepArguments, parse_eval
 from ..checkpoints import find_checkpoint, list_checkpoints, remove
 from ..errors import STOPPED, Stopped, UserError
-from ..evaluation import STS_TASKS, Results
+from ..evaluation import Results
 from ..record import RUN_FILE, RunRecord, write_json
 from .grid import Grid, Run, differing, read_grid
 
-ASKED = "sweep.json"  # in a run's folder: the flags it was started with
+ASKED = "sweep.json"  # in a run's folder: the flags it was started with, and those it was judged by
 LOG = "sweep.log"  # in a run's folder: what training and evaluation said
 JOURNAL = "sweep.jsonl"  # in the folder of the runs: a line per start and end
 LOCKS = ".locks"
@@ -163,28 +163,43 @@ def _refuse_other(run: Run, command: list[str], folder: Path) -> None:
         )
 
 
+def read_asked(folder: Path) -> dict[str, Any]:
+    """What sweep.json of a run says; empty where it says nothing."""
+    try:
+        asked = json.loads((folder / ASKED).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return asked if isinstance(asked, dict) else {}
+
+
 def is_judged(folder: Path, record: RunRecord, evaluate: tuple[str, ...]) -> bool:
-    """Whether results.json holds every set that the evaluation scores, of these weights."""
-    if not (folder / "results.json").exists():
+    """Whether a sweep has judged these weights by these flags, and results.json still holds every set.
+
+    The names of the sets alone are no proof: two files of pairs may be called the same.
+    """
+    judged = read_asked(folder).get("judged")
+    try:
+        found = judged_by(folder, evaluate)
+    except UserError:  # no results.json, or a damaged one
         return False
+    return (
+        isinstance(judged, dict)
+        and found["weights_sha256"] == record.model.get("weights_sha256")
+        and all(judged.get(key) == found[key] for key in ("by", "weights_sha256"))
+        and set(judged.get("sets", ())) <= set(found["sets"])
+    )
+
+
+def judged_by(folder: Path, evaluate: tuple[str, ...]) -> dict[str, Any]:
+    """The flags of an evaluation that change its scores, and whose weights and which sets results.json holds."""
+    by = {key: value for key, value in asdict(parse_eval(list(evaluate))).items() if value not in (None, False)}
+    for flag in ("device", "batch_size"):
+        by.pop(flag, None)
+    for flag in ("eval_file", "sts_dir"):
+        if flag in by and Path(by[flag]).exists():
+            by[flag] = str(Path(by[flag]).resolve())
     metadata = Results.read(folder / "results.json").metadata
-    if metadata["model"].get("weights_sha256") != record.model.get("weights_sha256"):
-        return False
-    args = parse_eval(list(evaluate))
-    if args.eval_file:
-        wanted = [f"{Path(args.eval_file).name.split('.')[0]}/file"]
-    elif args.splits == "dev":
-        wanted = args.tasks or ["STSBenchmark/dev"]
-    else:
-        wanted = args.tasks or list(STS_TASKS)
-    titles = {task.title: name for name, task in STS_TASKS.items()}
-
-    def has(name: str) -> bool:
-        task, _, split = name.partition("/")
-        start = titles.get(task, task) + "/"
-        return any(key.startswith(start) and key.endswith(split or "test") for key in metadata["data"])
-
-    return all(map(has, wanted))
+    return {"by": by, "weights_sha256": metadata["model"].get("weights_sha256"), "sets": sorted(metadata["data"])}
 
 
 def writers() -> dict[Path, int]:
@@ -351,6 +366,8 @@ class Sweep:
         """A process ended: on to the evaluation, to the list of the finished, or of the failed."""
         self.running.remove(job)
         code, folder = job.process.returncode, self.folder / job.run.name
+        if job.what == "eval" and code == 0:
+            self.keep_judged(folder)
         state = state_of(job.run, folder, self.grid)
         done = code == 0 and (state == FINISHED or (state == TRAINED and job.what == "train"))
         self.note("end" if done else "fail", job.run.name, job.what, code=code, seconds=round(job.seconds, 1))
@@ -361,6 +378,13 @@ class Sweep:
         for checkpoint in list_checkpoints(folder) if job.what == "train" else ():
             remove(checkpoint)  # the model is saved; what is left would be several times its size
         self.start(job.run, job.slot, job.lock)
+
+    def keep_judged(self, folder: Path) -> None:
+        """Note by which flags these weights were judged, so that they are not judged again."""
+        record = RunRecord.load(folder)
+        asked = {"grid": self.grid.name, "command": record.command} | read_asked(folder)
+        judged = judged_by(folder, self.grid.evaluate or ())
+        write_json(folder / ASKED, asked | {"judged": judged})
 
     def fail(self, run: Run, lock: int, reason: str) -> None:
         """The others go on."""
