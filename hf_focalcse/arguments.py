@@ -568,7 +568,7 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
         raise SystemExit(0)
 
     notes: list[str] = []
-    argv = _translate(argv, notes)
+    argv = translate(argv, notes)
     explicit = parser.named(argv)
     recipe = _value(argv, "--recipe")
     if recipe is None and not explicit & {"model_name_or_path", "train_file", "dataset_name"}:
@@ -875,7 +875,7 @@ def print_help(script: str) -> None:
     parser.print_help()
 
 
-def _translate(argv: list[str], notes: list[str]) -> list[str]:
+def translate(argv: list[str], notes: list[str]) -> list[str]:
     """Flags of the public scripts -> ours. A flag with no need is taken out with its value, and noted."""
     result: list[str] = []
     skipping = False

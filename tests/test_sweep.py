@@ -314,6 +314,46 @@ def test_a_run_is_judged_when_a_sweep_did_it_by_these_flags(evaluate, sets, mate
     assert sweeping.state_of(run, folder, grid) == sweeping.TRAINED
 
 
+def test_an_edited_recipe_is_another_setting(material, tmp_path, monkeypatch):
+    monkeypatch.chdir(material)
+    recipe = material / "mine.yaml"
+
+    def grid(recipe_says, **base):
+        recipe.write_text(json.dumps(recipe_says))
+        return read_grid(str(write(material, {"seed": [1]}, "edited", {"recipe": "mine.yaml", **base})))
+
+    before = grid({"learning_rate": 3e-5, "weight_decay": 0.1})
+    (run,), folder, sweep = before.runs, tmp_path / "seed1", sweep_of(before, tmp_path)
+    monkeypatch.setattr(sweep, "launch", lambda *_: None)
+    sweep.start(run, 0, -1)  # begun, killed before its first checkpoint
+    asked = json.loads((folder / sweeping.ASKED).read_text())
+    assert asked["asked"] == run.asked and run.asked["weight_decay"] == 0.1
+    assert sweeping.state_of(run, folder, before) == sweeping.NEW
+
+    after = grid({"learning_rate": 3e-5, "weight_decay": 0.2})
+    with pytest.raises(UserError, match="recipe was edited while .*: weight_decay is 0.2 there and 0.1 here"):
+        sweep.start(run, 0, -1)
+    for _ in ("begun", "finished"):
+        with pytest.raises(UserError, match="other settings .*: weight_decay is 0.1 there and 0.2 here"):
+            sweeping.state_of(after.runs[0], folder, after)
+        finished(folder, run)
+    named = grid({"learning_rate": 1e-5}, weight_decay=0.1, learning_rate=3e-5)  # the same, said in another way
+    assert sweeping.state_of(named.runs[0], folder, named) == sweeping.FINISHED
+    recipe.unlink()  # what was kept is enough
+    plain = read_grid(str(write(material, {"seed": [1]}, "plain", {"weight_decay": 0.1, "learning_rate": 3e-5})))
+    assert sweeping.state_of(plain.runs[0], folder, plain) == sweeping.FINISHED
+    asked["asked"] |= {"of_a_later_version": 1}
+    del asked["asked"]["weight_decay"]
+    (folder / sweeping.ASKED).write_text(json.dumps(asked))
+    recipe.write_text(json.dumps({"learning_rate": 3e-5, "weight_decay": 0.1}))
+    assert sweeping.state_of(run, folder, before) == sweeping.FINISHED
+    record = RunRecord.load(folder)
+    record.command += ["--m", "0.2"]  # not what the sweep started: trained by hand
+    record.save(folder)
+    with pytest.raises(UserError, match="m is 0.2 there and 0.3 here"):
+        sweeping.state_of(run, folder, before)
+
+
 def write_sets(folder):
     """Every STS set in a folder of files, and a file of pairs that is called as another is."""
     for name in ("sts", "test"):

@@ -31,7 +31,7 @@ from ..checkpoints import find_checkpoint, list_checkpoints, remove
 from ..errors import STOPPED, Stopped, UserError
 from ..evaluation import Results
 from ..record import RUN_FILE, RunRecord, write_json
-from .grid import Grid, Run, differing, read_grid
+from .grid import Grid, Run, differing, read_grid, same_command
 
 ASKED = "sweep.json"  # in a run's folder: the flags it was started with, and those it was judged by
 LOG = "sweep.log"  # in a run's folder: what training and evaluation said
@@ -149,8 +149,10 @@ def state_of(run: Run, folder: Path, grid: Grid) -> str:
 
 
 def _refuse_other(run: Run, command: list[str], folder: Path) -> None:
+    asked = read_asked(folder)
     try:
-        found = differing(run, command)
+        by_sweep = "asked" in asked and same_command(command, asked["command"])
+        found = differing(run, command, asked["asked"] if by_sweep else None)
     except (UserError, SystemExit) as error:
         raise UserError(
             f"{folder} holds a run whose settings cannot be compared: {error}; give another --runs"
@@ -335,7 +337,10 @@ class Sweep:
         elif {path.name for path in folder.iterdir()} - {ASKED, LOG}:
             again = ["--overwrite_output_dir"]  # of a run that was killed between its last step and its record
         flags = [*run.argv, "--output_dir", str(folder), *again]
-        write_json(folder / ASKED, {"grid": self.grid.name, "command": ["focalcse", "train", *run.argv]})
+        command = ["focalcse", "train", *run.argv]
+        if edited := differing(run, command):
+            raise UserError(f"its recipe was edited while the sweep was running: {edited[0]}; start the sweep again")
+        write_json(folder / ASKED, {"grid": self.grid.name, "command": command, "asked": run.asked})
         self.launch(run, slot, lock, "train", [*self.launcher, "-m", "hf_focalcse", "train", *flags], state)
 
     def eval_flags(self, folder: Path) -> list[str]:
