@@ -209,6 +209,15 @@ def test_wrong_files_and_flags(material, monkeypatch):
     grid = str(write(material, {"seed": [1]}))
     with pytest.raises(UserError, match="--seed is what axis 'seed' of grid grid varies"):
         read_grid(grid, ["--seed", "3"])
+    sizes = str(write(material, {"per_device_train_batch_size": [8, 16]}, "sizes"))
+    for flag in ("--per_gpu_train_batch_size", "--per-device-train-batch-size"):
+        with pytest.raises(UserError, match="--per_device_train_batch_size is what axis .* of grid sizes varies"):
+            read_grid(sizes, [flag, "4"])
+    twice = {"a": {"x": {"per_gpu_train_batch_size": 4}}, "b": {"y": {"per_device_train_batch_size": 8}}}
+    with pytest.raises(UserError, match="the axes 'a' and 'b' both set per_device_train_batch_size"):
+        read_grid(str(write(material, twice, "both")))
+    older = read_grid(grid, ["--per_gpu_train_batch_size", "4"]).runs[0]
+    assert older.asked["per_device_train_batch_size"] == 4 and "--per_device_train_batch_size=8" not in older.argv
     with pytest.raises(UserError, match="there is no flag --max_step, did you mean '--max_steps'"):
         read_grid(grid, ["--max_step", "3"])
     with pytest.raises(UserError, match="--only dog: no run of grid grid is called so; there are seed1"):

@@ -11,7 +11,17 @@ from typing import Any
 
 import yaml
 
-from ..arguments import GRIDS, OVERRIDES, Settings, loss_settings, parse, parse_eval, training_parser, translate
+from ..arguments import (
+    GRIDS,
+    OVERRIDES,
+    RENAMED,
+    Settings,
+    loss_settings,
+    parse,
+    parse_eval,
+    training_parser,
+    translate,
+)
 from ..augment import build_augmentations
 from ..errors import UserError, suggest
 from ..evaluation import STS_TASKS
@@ -71,8 +81,9 @@ def read_grid(grid: str, overrides: list[str] | None = None, script: str = "foca
     axes = read_axes(_mapping(content.get("axes"), f"{file}: axes"), str(file))
     overrides = overrides or []
     parser = training_parser(script)
-    given = parser.named(overrides)
+    given = parser.named(translate(overrides, []))  # an older name of a flag is that flag
     known = parser.destinations()
+    known |= {older: known[name] for older, name in RENAMED.items()}
 
     varied: dict[str, str] = {}  # flag -> the axis that sets it
     for axis, values in axes.items():
