@@ -1,5 +1,6 @@
 """Grids and sweeps: what is refused before anything starts, and what is left and found when everything is killed."""
 
+import io
 import json
 import os
 import signal
@@ -321,6 +322,60 @@ def test_a_run_is_judged_when_a_sweep_did_it_by_these_flags(evaluate, sets, mate
     assert sweeping.state_of(run, folder, grid) == sweeping.TRAINED
     (folder / "results.json").write_text("{")
     assert sweeping.state_of(run, folder, grid) == sweeping.TRAINED
+
+
+def quick(grid, folder, command):
+    """A sweep whose runs are ``command``."""
+    sweep = sweep_of(grid, folder)
+    (folder / sweeping.LOCKS).mkdir(parents=True)
+    sweep.launcher = [sys.executable, "-c", command]
+    return sweep
+
+
+def test_what_cannot_be_read_or_written_fails_one_run_or_none(material, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(material)
+    grid = read_grid(str(write(material, {"seed": [1, 2, 3]}, "broken")))
+    sweep = quick(grid, tmp_path / "a", "import time; time.sleep(1)")
+    for run in grid.runs:
+        finished(tmp_path / "a" / run.name, run)
+    (tmp_path / "a/seed1/results.json").write_text("{")  # cut
+    (tmp_path / "a/.locks/seed2.lock").mkdir()  # no lock can be taken
+    with pytest.raises(SystemExit):
+        sweep.go()
+    assert sweep.finished == ["seed3"] and "Is a directory" in sweep.failed["seed2"]
+    assert "seed1/results.json is no results.json" in sweep.failed["seed1"]
+
+    sweep = quick(grid, tmp_path / "b", "import time; time.sleep(60)")
+    (tmp_path / "b" / sweeping.JOURNAL).mkdir()  # no line can be written
+    sweep.start_more()
+    try:
+        (job,) = sweep.running
+        assert not sweep.failed and job.process.poll() is None
+        assert sweeping.take_lock(tmp_path / "b/.locks/seed1.lock") is None
+        assert "sweep.jsonl lacks the start of seed1: " in capsys.readouterr().out
+    finally:
+        job.process.kill(), job.process.wait()
+
+    reader, writer = os.pipe()  # nobody reads any more, as where a terminal was closed
+    os.close(reader)
+    stdout = os.fdopen(writer, "wb", buffering=0)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(stdout, write_through=True))
+    sweep.screen.live = True
+    sweep.screen.draw(lambda: ["lost"])
+    sweep.screen.event("lost")
+    assert sys.stdout.name == os.devnull and not sweep.screen.live
+
+
+def test_a_signal_that_is_ignored_stays_so():
+    """As nohup asks for SIGHUP, and a shell that starts a sweep with & for SIGINT."""
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with sweeping._signals(lambda *_: None):
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+            assert callable(signal.getsignal(signal.SIGTERM))
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_an_edited_recipe_is_another_setting(material, tmp_path, monkeypatch):

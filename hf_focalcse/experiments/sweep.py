@@ -224,7 +224,9 @@ def writers() -> dict[Path, int]:
 
 @contextmanager
 def _signals(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    """Those that were to be ignored, as nohup asks for SIGHUP, are ignored on."""
+    wanted = [n for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in wanted}
     try:
         yield
     finally:
@@ -297,7 +299,12 @@ class Sweep:
             if not free:
                 return
             folder = self.folder / run.name
-            lock = take_lock(self.folder / LOCKS / f"{run.name}.lock")
+            try:
+                lock = take_lock(self.folder / LOCKS / f"{run.name}.lock")
+            except OSError as error:
+                self.pending.remove(run)
+                self.fail(run, None, f"its folder cannot be locked ({error})")
+                continue
             pid = writing.get(folder.resolve())
             if lock is None or pid is not None:
                 busy[run.name] = f"process {pid}" if pid is not None else "another sweep"
@@ -391,18 +398,19 @@ class Sweep:
         judged = judged_by(folder, self.grid.evaluate or ())
         write_json(folder / ASKED, asked | {"judged": judged})
 
-    def fail(self, run: Run, lock: int, reason: str) -> None:
+    def fail(self, run: Run, lock: int | None, reason: str) -> None:
         """The others go on."""
-        os.close(lock)
+        if lock is not None:
+            os.close(lock)
         self.failed[run.name] = reason
         self.screen.event(f"FAILED {run.name}: {reason}")
 
     def close(self, run: Run, lock: int) -> None:
-        """The run is finished."""
-        os.close(lock)
-        self.finished.append(run.name)
+        """The run is finished; ``lock`` is still held where what it left cannot be read."""
         file = self.folder / run.name / "results.json"
         scores = Results.read(file).scores if file.exists() else {}
+        os.close(lock)
+        self.finished.append(run.name)
         shown = [f"{key.removesuffix('/all/spearman')} {scores[key]:.2f}" for key in scores if key in HEADLINES]
         left = self.remaining()
         self.screen.event(
@@ -433,11 +441,17 @@ class Sweep:
     # what is said
 
     def note(self, event: str, run: str, what: str, **more: Any) -> None:
-        """A line of the journal, in one write so that two sweeps do not mix theirs."""
+        """A line of the journal, in one write so that two sweeps do not mix theirs.
+
+        Where it cannot be written that is said: a run that goes on must not count as failed for it.
+        """
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         line = json.dumps({"time": now, "event": event, "run": run, "what": what, **more}) + "\n"
-        with open(self.folder / JOURNAL, "ab", buffering=0) as file:
-            file.write(line.encode())
+        try:
+            with open(self.folder / JOURNAL, "ab", buffering=0) as file:
+                file.write(line.encode())
+        except OSError as error:
+            self.screen.event(f"{JOURNAL} lacks the {event} of {run}: {error}")
 
     def remaining(self) -> str:
         """The time that is left, from what the runs of this sweep took; empty as long as none is finished."""
@@ -509,9 +523,12 @@ def take_lock(path: Path) -> int | None:
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         os.close(lock)
         return None
+    except OSError:  # no locks on this file system
+        os.close(lock)
+        raise
     return lock
 
 
@@ -573,18 +590,29 @@ class Screen:
         self.at = 0.0
 
     def event(self, text: str) -> None:
-        self.clear()
-        print(f"{datetime.now():%H:%M:%S} {text}", flush=True)
+        with self._unheard():
+            self.clear()
+            print(f"{datetime.now():%H:%M:%S} {text}", flush=True)
 
     def draw(self, rows: Callable[[], list[str]]) -> None:
         if not self.live or (self.drawn and time.monotonic() - self.at < 1):
             return
-        self.clear()
         width, height = shutil.get_terminal_size()
         lines = [row[: width - 1] for row in rows()][: max(height - 2, 1)]
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
-        sys.stdout.flush()
-        self.drawn, self.at = len(lines), time.monotonic()
+        with self._unheard():
+            self.clear()
+            sys.stdout.write("".join(f"{line}\n" for line in lines))
+            sys.stdout.flush()
+            self.drawn, self.at = len(lines), time.monotonic()
+
+    @contextmanager
+    def _unheard(self) -> Iterator[None]:
+        """Where nobody reads any more the runs go on; their logs and the journal tell of them."""
+        try:
+            yield
+        except OSError:
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+            self.live, self.drawn = False, 0
 
     def clear(self) -> None:
         if self.drawn:
