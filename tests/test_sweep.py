@@ -366,6 +366,25 @@ def test_what_cannot_be_read_or_written_fails_one_run_or_none(material, tmp_path
     assert sys.stdout.name == os.devnull and not sweep.screen.live
 
 
+@pytest.mark.parametrize("left", [b"", b"\0\0\0", b"\xff\xfe{", b'{"command": [', b"[]"])
+def test_a_run_whose_record_is_damaged_is_trained_again(left, material, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(material)
+    grid = read_grid(str(write(material, {"seed": [1, 2]}, "cut", evaluate={"eval_file": "pairs.tsv"})))
+    sweep = quick(grid, tmp_path, "")
+    for run in grid.runs:
+        finished(tmp_path / run.name, run)
+    (tmp_path / "seed1/run.json").write_bytes(left)
+    states = [sweeping.state_of(run, tmp_path / run.name, grid) for run in grid.runs]
+    assert states == [sweeping.DAMAGED, sweeping.TRAINED]
+    sweep.start(grid.runs[0], 0, sweeping.take_lock(tmp_path / "lock"))
+    sweep.running[0].process.wait()
+    assert "training seed1, from the beginning: its run.json is damaged" in capsys.readouterr().out
+    assert "--overwrite_output_dir" in (tmp_path / "seed1" / sweeping.LOG).read_text()
+    other = read_grid(str(material / "cut.yaml"), ["--m", "0.2"])  # what sweep.json says still counts
+    with pytest.raises(UserError, match="m is 0.3 there and 0.2 here"):
+        sweeping.state_of(other.runs[0], tmp_path / "seed1", other)
+
+
 def test_a_signal_that_is_ignored_stays_so():
     """As nohup asks for SIGHUP, and a shell that starts a sweep with & for SIGINT."""
     before = signal.getsignal(signal.SIGHUP)

@@ -129,7 +129,8 @@ def state_of(run: Run, folder: Path, grid: Grid) -> str:
         UserError: the folder holds a run with other settings.
     """
     asked = folder / ASKED
-    if (folder / RUN_FILE).exists():
+    cut = is_cut(folder / RUN_FILE)
+    if (folder / RUN_FILE).exists() and not cut:
         record = RunRecord.load(folder)
         _refuse_other(run, record.command, folder)
         if record.seconds is not None:
@@ -140,12 +141,22 @@ def state_of(run: Run, folder: Path, grid: Grid) -> str:
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{asked} cannot be read ({error}); delete {folder} to start the run again") from error
         _refuse_other(run, command, folder)
+    if cut:
+        return DAMAGED
     if not list_checkpoints(folder):
         return NEW
     try:
         return INTERRUPTED if find_checkpoint(folder, "last") else NEW
     except UserError:
         return DAMAGED  # it is started again from the beginning
+
+
+def is_cut(file: Path) -> bool:
+    """Whether a record is there but no JSON, as a full disk or a power cut leaves it; one of another version is."""
+    try:
+        return file.exists() and not isinstance(json.loads(file.read_bytes()), dict)
+    except ValueError:
+        return True
 
 
 def _refuse_other(run: Run, command: list[str], folder: Path) -> None:
@@ -348,12 +359,15 @@ class Sweep:
         if edited := differing(run, command):
             raise UserError(f"its recipe was edited while the sweep was running: {edited[0]}; start the sweep again")
         write_json(folder / ASKED, {"grid": self.grid.name, "command": command, "asked": run.asked})
-        self.launch(run, slot, lock, "train", [*self.launcher, "-m", "hf_focalcse", "train", *flags], state)
+        reason = f"its {RUN_FILE} is damaged" if is_cut(folder / RUN_FILE) else "no checkpoint can be used"
+        self.launch(run, slot, lock, "train", [*self.launcher, "-m", "hf_focalcse", "train", *flags], state, reason)
 
     def eval_flags(self, folder: Path) -> list[str]:
         return ["--model_name_or_path", str(folder), "--output_dir", str(folder), *(self.grid.evaluate or ())]
 
-    def launch(self, run: Run, slot: int, lock: int, what: str, command: list[str], state: str = "") -> None:
+    def launch(
+        self, run: Run, slot: int, lock: int, what: str, command: list[str], state: str = "", reason: str = ""
+    ) -> None:
         log = self.folder / run.name / LOG
         with open(log, "ab") as stream:
             stream.write(f"\n$ {shlex.join(command)}\n".encode())
@@ -371,8 +385,8 @@ class Sweep:
         self.running.append(Job(run, slot, lock, what, process))
         self.note("start", run.name, what, pid=process.pid, state=state)
         verb = {"train": "training", "eval": "judging"}[what]
-        again = {INTERRUPTED: ", from its last checkpoint", DAMAGED: ", from the beginning: no checkpoint can be used"}
-        self.screen.event(f"{verb} {run.name}{again.get(state, '')}")
+        why = {INTERRUPTED: ", from its last checkpoint", DAMAGED: f", from the beginning: {reason}"}
+        self.screen.event(f"{verb} {run.name}{why.get(state, '')}")
 
     def end(self, job: Job) -> None:
         """A process ended: on to the evaluation, to the list of the finished, or of the failed."""
