@@ -128,7 +128,7 @@ def test_every_shipped_grid_and_every_study_can_be_read(material, monkeypatch, t
     assert set(grid_names()) == expected
     for name in grid_names():
         assert len(read_grid(name, ["--model_name_or_path", "X", "--max_steps", "40"]).runs) >= 2
-    (tmp_path / "wiki3.txt").touch(), (tmp_path / "sts").mkdir()
+    (tmp_path / "wiki3.txt").touch(), write_sets(tmp_path)
     monkeypatch.chdir(tmp_path)
     names = {run.name for s in (ROOT / "studies/minilm").glob("*.yaml") for run in read_grid(str(s)).runs}
     assert {"cls-infonce-seed1", "mean-dclr-seed4", "m0.0-seed1", "temperature0.07-seed1"} <= names
@@ -180,6 +180,23 @@ WRONG = {
         "there is no model folder './nowhere'",
     ),
     "an unknown task": ({"axes": {"seed": [1]}, "evaluate": {"tasks": ["STS17"]}}, "there is no task 'STS17'"),
+    "an unknown split": (
+        {"axes": {"seed": [1]}, "evaluate": {"tasks": ["STSBenchmark/tset"]}},
+        "STSBenchmark has no split 'tset', did you mean 'test'?; there are train, dev, test",
+    ),
+    "unknown splits": ({"axes": {"seed": [1]}, "evaluate": {"splits": "tset"}}, "--splits is 'tset'; it must be test"),
+    "dev splits of a task": (
+        {"axes": {"seed": [1]}, "evaluate": {"splits": "dev", "tasks": ["STS12"]}},
+        "--splits dev scores STS-B dev and SICK trial",
+    ),
+    "an empty batch": ({"axes": {"seed": [1]}, "evaluate": {"batch_size": 0}}, "--batch_size is 0; it must be at"),
+    "sets that are not there": ({"axes": {"seed": [1]}, "evaluate": {"sts_dir": "no"}}, "no is not a folder"),
+    "a folder without a set": (
+        {"axes": {"seed": [1]}, "evaluate": {"sts_dir": "part", "tasks": ["STS13"]}},
+        "no such file: part/STS13.tsv",
+    ),
+    "pairs that are not there": ({"axes": {"seed": [1]}, "evaluate": {"eval_file": "no.tsv"}}, "no such file: no.tsv"),
+    "pairs without a column": ({"axes": {"seed": [1]}, "evaluate": {"eval_file": "part/STS12.tsv"}}, "no column"),
     "a whitened evaluation": ({"axes": {"seed": [1]}, "evaluate": {"whiten": "target"}}, "there is no key 'whiten'"),
 }
 
@@ -188,6 +205,8 @@ WRONG = {
 def test_a_wrong_grid_is_refused_whole(case, material, monkeypatch):
     monkeypatch.chdir(material)
     change, message = WRONG[case]
+    (material / "part").mkdir(exist_ok=True)
+    (material / "part/STS12.tsv").write_text("a\tb\n1\t2\n")
     (material / "wrong.yaml").write_text(json.dumps({"base": BASE, **change}))
     with pytest.raises(UserError, match="wrong.yaml|output_dir") as error:
         read_grid("wrong.yaml")

@@ -15,7 +15,9 @@ from ..arguments import (
     GRIDS,
     OVERRIDES,
     RENAMED,
+    EvalArguments,
     Settings,
+    check_eval,
     loss_settings,
     parse,
     parse_eval,
@@ -24,7 +26,8 @@ from ..arguments import (
 )
 from ..augment import build_augmentations
 from ..errors import UserError, suggest
-from ..evaluation import STS_TASKS
+from ..evaluation import STS_TASKS, load_tasks, read_pairs
+from ..evaluation.tasks import find_sets, open_source
 from ..poolers import resolve_pooler
 
 KEYS = ("name", "note", "base", "axes", "evaluate")
@@ -137,11 +140,7 @@ def read_grid(grid: str, overrides: list[str] | None = None, script: str = "foca
             evaluate |= {"eval_file": chosen.eval_file} if chosen.eval_file else {"sts_dir": chosen.sts_dir}
         evaluate = tuple(as_flags(evaluate, f"{file}: evaluate"))
         try:
-            for task in parse_eval(list(evaluate), script).tasks or ():
-                if task.partition("/")[0] not in {*STS_TASKS, *(row.title for row in STS_TASKS.values())}:
-                    raise UserError(
-                        f"there is no task {task!r}{suggest(task, STS_TASKS)}; allowed: {', '.join(STS_TASKS)}"
-                    )
+            check_evaluation(parse_eval(list(evaluate), script))
         except UserError as error:
             raise UserError(f"{file}: evaluate: {error}") from error
     return Grid(name, " ".join(str(content.get("note", "")).split()), tuple(runs.values()), evaluate)
@@ -173,6 +172,25 @@ def check_values(settings: Settings) -> None:
             raise UserError(
                 f"--{flag} {path} is not there; paths are taken from the folder that the sweep is started in"
             )
+
+
+def check_evaluation(args: EvalArguments) -> None:
+    """Refuse now what every evaluation would refuse after its run was trained; sets that are files are read.
+
+    Raises:
+        UserError: a value, a name or a file is not as it must be.
+    """
+    check_eval(args)
+    for task in args.tasks or ():
+        if task.partition("/")[0] not in {*STS_TASKS, *(row.title for row in STS_TASKS.values())}:
+            raise UserError(f"there is no task {task!r}{suggest(task, STS_TASKS)}; allowed: {', '.join(STS_TASKS)}")
+    if args.eval_file:
+        if args.eval_file != "quickstart":
+            read_pairs(args.eval_file)
+    elif args.sts_dir:
+        load_tasks(args.sets(), args.sts_dir)
+    else:
+        find_sets(args.sets(), open_source())  # the Hub: names alone
 
 
 def find_grid(grid: str) -> Path:
