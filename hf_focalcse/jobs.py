@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 import time
 from dataclasses import MISSING, asdict, fields, replace
 from functools import partial
@@ -21,7 +22,7 @@ from .engines import engine_of, whole_model
 from .errors import UserError
 from .evaluation import PairSet, Results, evaluate_rerank, evaluate_sts, load_rerank, load_tasks, read_pairs
 from .evaluation.cosines import PAIRS_FILE, write_cosines
-from .evaluation.table import make_table, read_system
+from .evaluation.table import choose_systems, make_table, read_system
 from .evaluation.whitening import Remembering, WhitenedEncoder, Whitening
 from .evaluation.word_vectors import RULE, WordVectors
 from .losses import ContrastiveLoss, build_loss
@@ -591,7 +592,10 @@ def evaluate_whitened(
 
 def table(args: TableArguments) -> None:
     """Many results.json -> one table, plain and in Markdown."""
-    made = make_table([read_system(argument) for argument in args.results], args.sick)
+    chosen, bare = choose_systems(args.results)
+    if bare:
+        print(f"note: left out, for they have no {RESULTS_FILE}: {', '.join(bare)}", file=sys.stderr)
+    made = make_table([read_system(argument) for argument in chosen], args.sick)
     parts = {"plain": made.plain, "markdown": made.markdown}
     print("\n\n".join(write() for name, write in parts.items() if args.format in (name, "both")))
 
