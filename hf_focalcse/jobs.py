@@ -70,6 +70,7 @@ def train(settings: Settings) -> None:
     dev = prepare_dev(settings, say)
 
     trainer = make_trainer(settings, model, loss, sentences, dev)
+    trainer.began = started
     record = trainer.record = start_record(settings, trainer)
     record.baseline = trainer.score_baseline()
     say(describe_start(settings, trainer, record))
@@ -94,7 +95,9 @@ def train(settings: Settings) -> None:
         record.final = results.scores if results else {}
         record.best = trainer.make_record().best
         record.alarms += losses_of_score(record)
-        record.seconds = round(time.monotonic() - started, 1)
+        record.seconds = round(trainer.seconds, 1)
+        if trainer.seconds_before is None:
+            record.notes.append("seconds are of the last part alone: the checkpoint that it went on from has none")
         if results:
             results.write(folder / RESULTS_FILE)
             write_cosines(folder, results)

@@ -46,7 +46,7 @@ class RunRecord:
     hardware: dict[str, Any] = field(default_factory=dict)
     step_memory: dict[str, Any] = field(default_factory=dict)  # the estimate before the first step, in bytes
     started: str = ""  # UTC, ISO 8601
-    seconds: float | None = None
+    seconds: float | None = None  # of all parts of a resumed run, without what was done in vain after a checkpoint
     log: list[dict[str, Any]] = field(default_factory=list)
     baseline: dict[str, float] = field(default_factory=dict)  # the dev scores before the first step
     final: dict[str, float] = field(default_factory=dict)  # the dev scores of what was saved
