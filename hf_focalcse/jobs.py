@@ -93,6 +93,7 @@ def train(settings: Settings) -> None:
             results = evaluate_sts(encoder, dev, progress=False, model=identity)
         record.log, record.alarms = trainer.state.log_history, trainer.alarms
         record.final = results.scores if results else {}
+        record.dev_sets = {key: of["sha256"] for key, of in results.metadata["data"].items()} if results else {}
         record.best = trainer.make_record().best
         record.alarms += losses_of_score(record)
         record.seconds = round(trainer.seconds, 1)
@@ -486,6 +487,8 @@ def evaluate(args: EvalArguments) -> None:
     )
     folder = results_folder(args, identity["pooler"])
     make_writable(folder, "--output_dir")
+    file = folder / RESULTS_FILE
+    older = Results.read(file) if file.exists() else None  # before the work: it may be damaged
     if args.whiten is None:
         results = judge(encoder, tasks, identity)
     else:
@@ -496,14 +499,13 @@ def evaluate(args: EvalArguments) -> None:
         print(f"note: {unknown} sentences hold no word of {args.word_vectors}; they got the mean of all vectors")
     if args.compare:
         results.metadata["comparisons"] = read_comparisons(args.compare)
-    file = folder / RESULTS_FILE
-    write_cosines(folder, results)
-    if file.exists():
-        older = Results.read(file)
+    measured = results
+    if older is not None:
         results = results.merge(older)
         if lost := sorted(older.metadata["data"].keys() - results.metadata["data"].keys()):
             print(f"note: {file} held scores of {', '.join(lost)} by other weights or settings; they are replaced")
     results.write(file)
+    write_cosines(folder, measured)
     print(results.table())
     print(f"\nWritten to {file}")
     if is_export(folder):

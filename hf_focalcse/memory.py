@@ -31,6 +31,7 @@ class StepMemory:
 
     rows: sentences x views; group: how many of them go through the encoder together where no chunk size is set.
     weights: there before the step. row: activations that one row keeps for backward; layer: those of one layer.
+    once: what is kept whatever the number of rows, such as autocast's copies of the weights.
     widest: the largest gradient of one tensor, which is there twice while it is added up. loss: of all rows.
     available: bytes free before the step, gradients and optimizer not yet taken.
     """
@@ -44,6 +45,7 @@ class StepMemory:
     optimizer: int
     row: int
     layer: int
+    once: int
     widest: int
     loss: int
     available: int
@@ -53,7 +55,7 @@ class StepMemory:
         """What waits for backward, and what backward has in hand in the layer where it is."""
         waiting = min(self.chunk_size or self.rows, self.rows)
         at_once = min(self.chunk_size or self.group, self.rows)
-        return self.row * waiting + IN_HAND * self.layer * at_once
+        return self.once + self.row * waiting + IN_HAND * self.layer * at_once
 
     @property
     def needed(self) -> int:
@@ -111,7 +113,7 @@ def estimate_step(
     rows = batch if noise is not None else min(batch, block_rows(device, candidates))
     cells = int(rows * candidates * (1 + (noise or 0)))
     vectors = 4 * (batch + candidates) * model.config.hidden_size  # given, of length 1, and the gradients of both
-    row, layer = (size // views for size in kept_for_backward(model, views, length, autocast))
+    row, layer, once = kept_for_backward(model, views, length, autocast)
     return StepMemory(
         rows=batch * views,
         group=model.rows_per_group(batch * views),
@@ -122,24 +124,30 @@ def estimate_step(
         optimizer=width * sum(trained),
         row=row,
         layer=layer,
+        once=once,
         widest=4 * max(trained),
         loss=4 * (LOSS_MATRICES * cells + vectors),
         available=available_memory(device),
     )
 
 
-def kept_for_backward(model: Any, views: int, length: int, autocast: Any = None) -> tuple[int, int]:
-    """Bytes that the views of one sentence of ``length`` tokens take until backward, weights not counted, and of them
-    those of one layer.
+def kept_for_backward(model: Any, views: int, length: int, autocast: Any = None) -> tuple[int, int, int]:
+    """Bytes that a row of ``length`` tokens takes until backward, weights not counted; of them those of one layer;
+    and what is taken once for all rows.
 
     Where layers are run again in backward: what comes into each of them, and all that one of them keeps.
     """
-    whole = kept_by_forward(model, views, length, autocast)
-    layer = whole // model.config.num_hidden_layers
+
+    def per_row() -> tuple[int, int]:
+        one, two = (kept_by_forward(model, sentences, views, length, autocast) for sentences in (1, 2))
+        return (two - one) // views, max(2 * one - two, 0)
+
+    row, once = per_row()
+    layer = row // model.config.num_hidden_layers
     if not model.recomputing:
-        return whole, layer
+        return row, layer, once
     with layers_run_again(model):
-        return kept_by_forward(model, views, length, autocast) + layer, layer
+        return per_row()[0] + layer, layer, once
 
 
 @contextmanager
@@ -153,8 +161,8 @@ def layers_run_again(model: Any) -> Iterator[None]:
         getattr(model, f"{name}_checkpointing_disable")()
 
 
-def kept_by_forward(model: Any, views: int, length: int, autocast: Any = None) -> int:
-    """Bytes that a forward pass over the views of one sentence of ``length`` tokens keeps, weights not counted."""
+def kept_by_forward(model: Any, sentences: int, views: int, length: int, autocast: Any = None) -> int:
+    """Bytes that a forward pass over sentences of ``length`` tokens keeps, weights not counted."""
     device = next(model.parameters()).device
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, int] = {}
@@ -166,7 +174,7 @@ def kept_by_forward(model: Any, views: int, length: int, autocast: Any = None) -
         return tensor
 
     pad = model.config.pad_token_id or 0
-    ids = torch.full((1, views, length), (pad + 1) % model.config.vocab_size, device=device)
+    ids = torch.full((sentences, views, length), (pad + 1) % model.config.vocab_size, device=device)
     was_training, chunk_size = model.training, model.chunk_size
     model.train()
     model.chunk_size = None

@@ -75,6 +75,7 @@ DROPOUT_ATTRIBUTES = (  # BERT, RoBERTa, MPNet, ELECTRA, XLM-R; DistilBERT; Mode
     "mlp_dropout",
 )
 NOTHING_DRAWN = Drawn()
+CHUNKS_PER_TRIM = 4  # every time would cost a sixth of the step
 TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 TOKENISED_TOGETHER = 4096  # sentences of `encode`: padding adds 1.8 % to the tokens of STS then, 0.9 % if it were all
 ROWS_PER_CHUNK = 64  # rows of similar length that go through the encoder together when no chunk size is asked for
@@ -84,7 +85,7 @@ PACKABLE = ("bert", "roberta", "xlm-roberta", "electra", "distilbert")  # take p
 def give_back_memory(gradient: Tensor | None = None) -> None:
     """Return what is free in the C library's heap to the system, where that is glibc. A tensor's hook.
 
-    Without it every chunk, of another size than the one before and pinned by its small result, adds to the peak.
+    Without it chunks, each of another size than the one before and pinned by its small result, add to the peak.
     """
     if TRIM is not None:
         TRIM(0)
@@ -215,9 +216,10 @@ class FocalCLMixin(_Base):
             chunk = ids[rows, :longest], mask[rows, :longest], drawn.of(rows, longest)
             if self.chunk_size and torch.is_grad_enabled():
                 pieces.append(checkpoint(self.embed, *chunk, use_reentrant=False))
-                if self.device.type == "cpu":  # before and after its backward, which begins with this gradient
+                if self.device.type == "cpu" and len(pieces) % CHUNKS_PER_TRIM == 0:
                     give_back_memory()
-                    pieces[-1].register_hook(give_back_memory)
+                    if pieces[-1].requires_grad:  # and before its backward, which begins with this gradient
+                        pieces[-1].register_hook(give_back_memory)
             else:
                 pieces.append(self.embed(*chunk))
         vectors = torch.cat(pieces)[torch.argsort(order)]  # (B*V, D), in the order given
@@ -233,7 +235,8 @@ class FocalCLMixin(_Base):
         """Whether sentences go through the encoder one after the other, unpadded, in training: on CPUs, where the
         encoder's family takes them so and its attention is the default one."""
         usual = self.packing and not self.compiling and self.config._attn_implementation == ATTENTION
-        return usual and self.device.type == "cpu"
+        both_ways = not getattr(self.config, "is_decoder", False)
+        return usual and both_ways and self.device.type == "cpu"
 
     @property
     def firsts_only(self) -> bool:
@@ -270,6 +273,8 @@ class FocalCLMixin(_Base):
             output = self.encoder(**inputs, output_hidden_states=row.all_layers)
         layers = output.hidden_states if row.all_layers else (output.last_hidden_state,)
         if packed is not None:
+            if firsts_only and layers[-1].shape[1] != len(packed.firsts):  # compiled behind our back
+                raise RuntimeError("hooks do not reach into this encoder; set model.compiling before torch.compile")
             layers = tuple(layer.transpose(0, 1) if firsts_only else packed.unpack(layer) for layer in layers)
         if drawn.order is not None:  # every token back at its own place, [CLS] first
             back = drawn.order.argsort(1).unsqueeze(-1)
@@ -326,6 +331,16 @@ class FocalCLMixin(_Base):
 
     # ---- text -> vectors
 
+    @contextmanager
+    def _unwrapped(self) -> Iterator[None]:
+        """Within it, forward is not under the autocast that accelerate puts around it for training."""
+        wrapped = self.__dict__.pop("forward", None) if "_original_forward" in self.__dict__ else None
+        try:
+            yield
+        finally:
+            if wrapped is not None:
+                self.__dict__["forward"] = wrapped
+
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer saved beside the weights, unless another was set."""
@@ -369,7 +384,11 @@ class FocalCLMixin(_Base):
         order = np.argsort([-len(text) for text in texts], kind="stable")
         result = np.empty((len(texts), self.config.hidden_size), dtype=np.float32)
         precision = torch.autocast(self.device.type, torch.bfloat16) if bf16 else nullcontext()
-        with precision, tqdm(total=len(texts), desc="encoding", disable=not show_progress, leave=False) as bar:
+        with (
+            self._unwrapped(),
+            precision,
+            tqdm(total=len(texts), desc="encoding", disable=not show_progress, leave=False) as bar,
+        ):
             for start in range(0, len(texts), TOKENISED_TOGETHER):
                 window = order[start : start + TOKENISED_TOGETHER]
                 ids = self.tokenizer([texts[i] for i in window], truncation=True, max_length=limit)["input_ids"]

@@ -48,6 +48,7 @@ class RunRecord:
     started: str = ""  # UTC, ISO 8601
     seconds: float | None = None  # of all parts of a resumed run, without what was done in vain after a checkpoint
     log: list[dict[str, Any]] = field(default_factory=list)
+    dev_sets: dict[str, str] = field(default_factory=dict)  # set by which checkpoints were chosen -> its sha256
     baseline: dict[str, float] = field(default_factory=dict)  # the dev scores before the first step
     final: dict[str, float] = field(default_factory=dict)  # the dev scores of what was saved
     best: dict[str, Any] | None = None  # step, metric, value
@@ -91,7 +92,11 @@ class RunRecord:
         path = Path(folder) / RUN_FILE
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            content = {"publication": {}, "step_memory": {}} | content  # these are younger than the format
+            content = {
+                "publication": {},
+                "step_memory": {},
+                "dev_sets": {},
+            } | content  # these are younger than the format
             return cls(**{f.name: content[f.name] for f in fields(cls)})
         except FileNotFoundError as error:
             raise UserError(f"there is no {path}; give the output folder of a training run") from error

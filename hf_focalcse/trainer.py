@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.data_loader import SeedableRandomSampler
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import DynamoBackend, broadcast_object_list
 from safetensors import SafetensorError
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
@@ -121,7 +121,6 @@ class FocalCSETrainer(Trainer):
         self.step_time, self.reference_time = Stopwatch(), Stopwatch()
         self.dev_cost, self._dear = DevCost(), False
         require_dropout(model)
-        model.compiling = args.torch_compile
         again = args.gradient_checkpointing or getattr(args, "activation_checkpointing", False)
         if again and not model.supports_gradient_checkpointing:
             raise UserError(
@@ -129,11 +128,13 @@ class FocalCSETrainer(Trainer):
                 "as little memory and gives the same gradient"
             )
         model.recomputing = again
-        if args.torch_compile and model.cut:
+        if args.n_gpu > 1:
             raise UserError(
-                "--torch_compile does not go with a cutoff, which reaches into the compiled encoder; leave one of the "
-                "two out, or use --augmentation token_shuffle"
+                f"{args.n_gpu} GPUs are visible to one process, which would split every batch between them; start "
+                f"with torchrun --nproc_per_node {args.n_gpu} run_unsup.py …, or set CUDA_VISIBLE_DEVICES=0 to use one"
             )
+        if args.neftune_noise_alpha is not None:
+            model.packing = False  # the noise is scaled by the length of a row, which must be a sentence
         if args.per_device_train_batch_size < 2:
             raise UserError(
                 f"per_device_train_batch_size is {args.per_device_train_batch_size}; a sentence needs at least one "
@@ -156,6 +157,13 @@ class FocalCSETrainer(Trainer):
         )
         self.model_accepts_loss_kwargs = False  # before 5.24 this, not the class attribute, decides the division
         self.pads = args.world_size > 1 and not args.dataloader_drop_last
+        # Told by --torch_compile or by accelerate launch --dynamo_backend.
+        model.compiling = self.accelerator.state.dynamo_plugin.backend != DynamoBackend.NO
+        if model.compiling and model.cut:
+            raise UserError(
+                "--torch_compile does not go with a cutoff, which reaches into the compiled encoder; leave one of the "
+                "two out, or use --augmentation token_shuffle"
+            )
         check_engine(args, self.accelerator)
         self.stop_signals = StopSignals()
         self.add_callback(_StartOfTraining(self))
@@ -459,8 +467,8 @@ class FocalCSETrainer(Trainer):
             self.accelerator.unwrap_model(self.model, keep_torch_compile=False),
             self.loss,
             self.args.train_batch_size,
-            getattr(self.data_collator, "max_seq_length", 32),
-            optimizer=str(self.args.optim),
+            getattr(self._collate_views, "max_seq_length", 32),
+            optimizer=str(getattr(self.args.optim, "value", self.args.optim)),
             world_size=self.args.world_size if self.negatives == "global" else 1,
             views=getattr(self.data_collator, "views", 2),
             autocast=self.accelerator.autocast,
@@ -469,7 +477,7 @@ class FocalCSETrainer(Trainer):
     def _step_ran_out(self) -> str:
         model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
         views = getattr(self.data_collator, "views", 2)
-        length = getattr(self.data_collator, "max_seq_length", None)
+        length = getattr(self._collate_views, "max_seq_length", None)
         said = step_ran_out(self.args.train_batch_size * views, views, length, model.chunk_size)
         kept = checkpoints.list_checkpoints(Path(str(self.args.output_dir)))
         if not kept:
@@ -563,7 +571,7 @@ class FocalCSETrainer(Trainer):
                 "parameters": sum(p.numel() for p in model.parameters()),
                 "embedding_dimensions": model.config.hidden_size,
             },
-            data={"max_seq_length": getattr(self.data_collator, "max_seq_length", None), "sha256": ""} | data,
+            data={"max_seq_length": getattr(self._collate_views, "max_seq_length", None), "sha256": ""} | data,
             seed=self.args.seed,
             world_size=self.args.world_size,
             log=state.log_history,

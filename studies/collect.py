@@ -33,8 +33,22 @@ def compact(folder: Path) -> dict[str, Any]:
     }
 
 
+def before(folder: Path) -> dict[str, Any]:
+    """The scores of an encoder that was judged without being trained."""
+    results = Results.read(folder / "results.json")
+    return {
+        "pooler": results.metadata["model"]["pooler"],
+        "scores": {name: value for name, value in results.scores.items() if name.endswith(KEPT)},
+    }
+
+
 def main() -> None:
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
+        raise SystemExit("python studies/collect.py RUNS: give the folder of the sweep's runs")
     folders = sorted(path.parent for path in Path(sys.argv[1]).glob("*/run.json"))
+    if not folders:
+        raise SystemExit(f"there is no run.json in a folder of {sys.argv[1]}")
+    judged = sorted(path.parent for path in Path(sys.argv[1]).glob("*/results.json"))
     records = [RunRecord.load(folder) for folder in folders]
     shared = {
         "commit": sorted({record.git_commit or "" for record in records}),
@@ -46,7 +60,8 @@ def main() -> None:
     }
     shared["evaluation"] = {k: v for k, v in shared["evaluation"].items() if k in ("precision", "max_length")}
     runs = {folder.name: compact(folder) for folder in folders}
-    json.dump({**shared, "runs": runs}, sys.stdout, indent=1)
+    untrained = {folder.name: before(folder) for folder in judged if folder not in folders}
+    json.dump({**shared, "before_training": untrained, "runs": runs}, sys.stdout, indent=1)
     print()
 
 

@@ -12,8 +12,8 @@ from hf_focalcse import cli
 from hf_focalcse.evaluation import PairSet, Results, evaluate_sts
 from hf_focalcse.evaluation.cosines import PAIRS_FILE, read_cosines, read_fingerprints, write_cosines
 from hf_focalcse.evaluation.tasks import Pair
-from hf_focalcse.experiments.compare import number_units, read_run
-from hf_focalcse.experiments.statistics import holm
+from hf_focalcse.experiments.compare import Comparison, Row, conclude, number_units, read_run
+from hf_focalcse.experiments.statistics import compare_seeds, holm
 from hf_focalcse.record import RunRecord
 
 N = 150
@@ -120,12 +120,13 @@ def test_a_study(study, tmp_path, capsys):
         f"focal m 0.3 is {average['over_seeds']['mean']:.2f} points above infonce on average over 2 sets (4 seeds"
         in said
     )
-    assert "corrected for 2 tests, it holds on STS16 (+" in said and "These are 2 comparisons" in said
+    assert "corrected for 2 tests, focal m 0.3 is above on STS16 (+" in said and "These are 2 comparisons" in said
 
     same = compare(capsys, f"{study}/focal-*", "--factor", "m", "--to", "m 0.3", "--markdown")
     assert "| Set | m 0.2 | m 0.3 | diff |" in same
     assert "No difference between m 0.2 and m 0.3 may be claimed on average over 2 sets" in same
-    assert "it holds on none" in same and "That proves no equality" in same
+    assert "corrected for 2 tests, no difference may be claimed on any of them." in same
+    assert "That proves no equality" in same
 
 
 def test_one_seed_is_no_claim(study, capsys):
@@ -230,21 +231,22 @@ def test_what_only_some_runs_have_is_left_out_and_said(tmp_path, capsys):
 def test_a_pair_that_two_sets_have_is_one_unit(tmp_path):
     """STS16 has a pair of STS-B and one of its own twice; a run from before texts were kept has no units."""
     run = make(tmp_path / "run", "focal", 1, 0.4, tasks=("STS16",))
-    weights = read_run(run).record.model["weights_sha256"]
-    about = read_run(run).results.metadata["model"]
+    before = read_run(run).results
     rows = [
         (1.0, "STS16 left 0", "STS16 right 0"),
         (2.0, "STS16 left 1", "STS16 right 1"),
         (3.0, "STS16 left 0", "STS16 right 0"),
     ]
     other = PairSet("STSBenchmark", "test", tuple(Pair("", *row) for row in rows), source="made for this test")
-    write_cosines(run, evaluate_sts(encoder(0.4, 1), [other], progress=False, model=about))
+    more = evaluate_sts(encoder(0.4, 1), [other], progress=False, model=before.metadata["model"])
+    write_cosines(run, more)
+    more.merge(before).write(run / "results.json")
     units, universe = number_units(["STSBenchmark/test", "STS16/test"], read_run(run))
     first, second, third = units["STSBenchmark/test"]
     assert universe == N and first == third != second
     assert units["STS16/test"][:2].tolist() == [first, second] and len(set(units["STS16/test"])) == N
     assert number_units(["STS12/test"], read_run(run)) == ({}, 0)
-    assert read_fingerprints(run, weights).keys() == {"STS16/test", "STSBenchmark/test"}
+    assert read_fingerprints(run, read_run(run).results).keys() == {"STS16/test", "STSBenchmark/test"}
 
 
 def test_sets_whose_texts_are_not_kept_are_drawn_apart_and_it_is_said(tmp_path, capsys):
@@ -260,11 +262,10 @@ def test_sets_whose_texts_are_not_kept_are_drawn_apart_and_it_is_said(tmp_path, 
     )
 
 
-def test_cosines_are_kept_for_the_same_model_only(tmp_path):
+def test_cosines_are_kept_for_the_same_model_and_pairs_only(tmp_path):
     first = make(tmp_path / "run", "focal", 1, 0.4, tasks=("STS16",))
     run = read_run(first)
-    weights = run.record.model["weights_sha256"]
-    kept = read_cosines(first, weights)["STS16/test"]
+    kept = read_cosines(first, run.results)["STS16/test"]
     assert np.array_equal(kept[0], GOLD)
     assert 100 * stats.spearmanr(*kept).statistic == pytest.approx(
         run.results.scores["STS16/test/all/spearman"], abs=1e-6
@@ -272,13 +273,89 @@ def test_cosines_are_kept_for_the_same_model_only(tmp_path):
     about = run.results.metadata["model"]
     more = evaluate_sts(encoder(0.4, 1), [pair_set("STSBenchmark")], progress=False, model=about)
     write_cosines(first, more)
-    assert set(read_cosines(first, weights)) == {"STS16/test", "STSBenchmark/test"}
-    assert read_cosines(first, "of another model") == {}
-    texts = read_fingerprints(first, weights)
+    both = more.merge(run.results)
+    assert set(read_cosines(first, both)) == {"STS16/test", "STSBenchmark/test"}
+    assert set(read_cosines(first, run.results)) == {"STS16/test"}
+    texts = read_fingerprints(first, both)
     assert set(texts) == {"STS16/test", "STSBenchmark/test"} and len(set(texts["STS16/test"])) == N
     assert not set(texts["STS16/test"]) & set(texts["STSBenchmark/test"])
-    write_cosines(first, replace(more, metadata=more.metadata | {"model": about | {"weights_sha256": "new"}}))
-    assert set(read_cosines(first, "new")) == {"STSBenchmark/test"}
+    for change in ({"weights_sha256": "new"}, {"pooler": "mean"}, {"precision": "bfloat16"}):
+        assert read_cosines(first, replace(both, metadata=both.metadata | {"model": about | change})) == {}
+    other_pairs = both.metadata["data"] | {"STS16/test": both.metadata["data"]["STS16/test"] | {"sha256": "others"}}
+    changed = replace(both, metadata=both.metadata | {"data": other_pairs})
+    assert set(read_cosines(first, changed)) == {"STSBenchmark/test"}
+    new = replace(more, metadata=more.metadata | {"model": about | {"weights_sha256": "new"}})
+    write_cosines(first, new)
+    assert set(read_cosines(first, new)) == {"STSBenchmark/test"}
     (first / PAIRS_FILE).write_bytes(b"PK half")
     write_cosines(first, more)  # measured anew in place of what cannot be read
-    assert set(read_cosines(first, weights)) == {"STSBenchmark/test"}
+    assert set(read_cosines(first, both)) == {"STSBenchmark/test"}
+
+
+def rewrite(folder, **model):
+    """The same scores, said to be of a model that is embedded in another way."""
+    results = Results.read(folder / "results.json")
+    results.metadata["model"] |= model
+    results.write(folder / "results.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda b: rewrite(b, projection="always"), "projection of the evaluation (always, None)"),
+        (lambda b: rewrite(b, pooler="mean"), "pooler of the evaluation (mean, None)"),
+        (lambda b: rewrite(b, precision="bfloat16"), "precision of the evaluation (bfloat16, None)"),
+        (
+            lambda b: replace(RunRecord.load(b), dev_sets={"STSBenchmark/dev": "b" * 64}).save(b),
+            "dev set (['STSBenchmark/dev bbb",
+        ),
+    ],
+)
+def test_other_embeddings_and_dev_sets_do_not_compare(change, message, tmp_path, capsys):
+    make(tmp_path / "a", "infonce", 1, 0.5)
+    change(make(tmp_path / "b", "focal", 1, 0.4))
+    said = compare(capsys, tmp_path, "--factor", "loss", code=2)
+    assert message in said and "differ in more" in said
+
+
+def test_what_is_judged_with_another_library_does_not_compare(tmp_path, capsys):
+    make(tmp_path / "a", "infonce", 1, 0.5, versions={"numpy": "1.0"})
+    make(tmp_path / "b", "focal", 1, 0.4, versions={"numpy": np.__version__})
+    said = compare(capsys, tmp_path, "--factor", "loss", code=2)
+    assert f"version of numpy in the evaluation (None, {np.__version__})" in said
+
+
+def test_long_names_stay_apart(tmp_path, capsys):
+    start = "/home/somebody/projects/encoders/pretrained/some-long-name/bert-base-"
+    for i, noise in enumerate((0.4, 0.5)):
+        folder = make(tmp_path / str(i), "focal", 1, noise)
+        record = RunRecord.load(folder)
+        record.model["name_or_path"] = f"{start}{'AB'[i]}"
+        record.save(folder)
+    said = compare(capsys, tmp_path, "--factor", "model_name_or_path")
+    assert f"model_name_or_path {start}B against model_name_or_path {start}A" in said
+
+
+def test_sets_on_either_side_are_told_apart():
+    """With the average below, a set may be above: "it holds on" would say the opposite of what is meant."""
+    sets = {"STS12": [1.0, 1.1, 0.9, 1.05], "STS13": [-2.0, -2.2, -1.9, -2.1], "STS14": [1.0, -1.0, 0.5, -0.6]}
+    rows = []
+    for title, differences in sets.items():
+        test = compare_seeds([70 + d for d in differences], [70.0] * 4)
+        rows.append(Row(title, title, [], [], test, None, test.p, None))
+    average = Row("average", "Avg", [], [], compare_seeds([69.0, 69.1, 68.9, 69.05], [70.0] * 4), None)
+    said = conclude(Comparison("a", "b", [1, 2, 3, 4], rows, average, "", []))
+    assert (
+        "Set by set, corrected for 3 tests, a is above on STS12 (+1.01) and below on STS13 (-2.05); "
+        "no difference may be claimed on STS14." in said
+    )
+
+
+def test_a_folder_is_known_however_it_is_written_and_is_no_arm(tmp_path, capsys, monkeypatch):
+    make(tmp_path / "a", "infonce", 1, 0.5)
+    make(tmp_path / "b", "focal", 1, 0.4)
+    (tmp_path / "infonce").mkdir()  # an arm of this name is meant, not the folder
+    monkeypatch.chdir(tmp_path)
+    assert "focal against infonce" in compare(capsys, "a", tmp_path / "a", "b", "--factor", "loss", "--to", "infonce")
+    said = compare(capsys, "a", "b", "--factor", "loss", "--sick", "mteb", code=2)
+    assert "--sick mteb: the runs were not all judged on SICK-R; leave --sick out" in said

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.memory import Ours, encoder
 from benchmarks.peaks import apart, peak_of
-from hf_focalcse import build_loss, load_model
+from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss, load_model
 from hf_focalcse.errors import UserError
 from hf_focalcse.memory import (
     StepMemory,
@@ -32,23 +32,31 @@ MB = 10**6
 # ---- the estimate
 
 
-def measured(folder, batch, chunk_size):
+def measured(folder, batch, chunk_size, bf16=False):
     """Peak of two steps over texts of full length, and the estimate, in MB; the first has no optimizer state yet."""
     torch.set_num_threads(1)
-    step = Ours(load_model(folder, "cls") if folder else encoder(), batch, chunk_size)
+    step = Ours(load_model(folder, "cls") if folder else encoder(), batch, chunk_size, bf16=bf16)
     texts = [f"{'river city park ' * 14}{i}" for i in range(batch)]
     estimate = step.trainer.step_memory.needed
     return peak_of(lambda: (step(texts), step(texts))) / MB, estimate / MB
 
 
 @pytest.mark.parametrize(
-    ("encoder", "batch", "chunk_size"),
-    [("tiny", 512, None), ("MiniLM", 128, 32), ("MiniLM", 32, None), ("MiniLM", 32, 8)],
+    ("encoder", "batch", "chunk_size", "bf16"),
+    [
+        *[
+            ("tiny", 512, None, False),
+            ("MiniLM", 128, 32, False),
+            ("MiniLM", 32, None, False),
+            ("MiniLM", 32, 8, False),
+        ],
+        ("MiniLM", 64, None, True),
+    ],
 )
-def test_the_estimate_is_near_the_peak(tmp_path, encoder, batch, chunk_size):
+def test_the_estimate_is_near_the_peak(tmp_path, encoder, batch, chunk_size, bf16):
     sizes = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4}
     folder = str(save_tiny(tmp_path, **sizes)) if encoder == "tiny" else None
-    peak, estimate = apart(measured, folder, batch, chunk_size)
+    peak, estimate = apart(measured, folder, batch, chunk_size, bf16)
     print(f"{encoder}, batch {batch}, chunk {chunk_size}: measured {peak:.0f} MB, estimated {estimate:.0f} MB")
     assert 1 / FACTOR < estimate / peak < FACTOR
 
@@ -63,7 +71,7 @@ def test_the_estimate_leaves_the_run_as_it_was(tmp_path):
     assert all(parameter.grad is None for parameter in model.parameters())
     parameters = sum(p.numel() for p in model.parameters())
     assert (one.rows, one.weights, one.gradients, one.optimizer) == (128, *(4 * parameters,) * 2, 8 * parameters)
-    assert one.activations == 8 * one.row + 2 * 8 * one.layer and one.layer == one.row // 2
+    assert one.activations == 8 * one.row + 2 * 8 * one.layer + one.once and one.layer == one.row // 2
     assert estimate_step(model, build_loss("focal"), 64, 32, "sgd").optimizer == 0
     assert estimate_step(model, build_loss("focal"), 64, 16).row < one.row
     small, large = (estimate_step(model, build_loss("focal"), 64 * k, 32).loss for k in (256, 512))
@@ -71,10 +79,41 @@ def test_the_estimate_leaves_the_run_as_it_was(tmp_path):
     assert estimate_step(model, build_loss("dclr"), 64 * 256, 32).loss > 50 * small  # which holds all its cells
 
 
+def test_the_estimate_of_a_trainer_knows_its_optimizer_and_length(tmp_path):
+    model = load_model(str(save_tiny(tmp_path)), "cls")
+    estimates = {}
+    for optimizer in ("adamw_torch", "sgd"):
+        args = FocalCSETrainingArguments(
+            str(tmp_path / "run"), use_cpu=True, optim=optimizer, eval_strategy="no", load_best_model_at_end=False
+        )
+        trainer = FocalCSETrainer(model, args, build_loss("focal"), [{"text": "a"}] * 64, max_seq_length=20)
+        estimates[optimizer] = trainer.step_memory
+    assert estimates["sgd"].optimizer == 0 < estimates["adamw_torch"].optimizer
+    assert estimates["sgd"].length == 20
+
+
+def test_what_autocast_copies_is_counted_once(tmp_path):
+    model = load_model(str(save_tiny(tmp_path, hidden_size=64, intermediate_size=256)), "cls")
+    plain = estimate_step(model, build_loss("focal"), 64, 32)
+    half = estimate_step(model, build_loss("focal"), 64, 32, autocast=lambda: torch.autocast("cpu", torch.bfloat16))
+    parameters = sum(p.numel() for p in model.encoder.encoder.parameters())
+    assert plain.once < 0.1 * plain.row and half.row < plain.row
+    assert half.once == pytest.approx(2 * parameters, rel=0.2)
+
+
+def test_layers_that_are_run_again_keep_less(tmp_path):
+    model = load_model(str(save_tiny(tmp_path, num_hidden_layers=4)), "cls")
+    whole = estimate_step(model, build_loss("focal"), 64, 32)
+    model.recomputing = True
+    again = estimate_step(model, build_loss("focal"), 64, 32)
+    assert again.layer < again.row < 0.6 * whole.row and not model.is_gradient_checkpointing
+
+
 def step_of(rows=4096, chunk_size=None, row=MB, available=1000 * MB):
     fixed = {
         "group": 64,
         "layer": row // 10,
+        "once": 0,
         "weights": 100 * MB,
         "gradients": 100 * MB,
         "optimizer": 200 * MB,

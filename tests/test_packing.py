@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +21,7 @@ from hf_focalcse.modeling import PACKABLE, FocalCLMixin, load_model, tokenize
 from hf_focalcse.packing import ATTENTION, FastDropout, Packed, Run, _Attend, attend, keep_mask
 from tests.tiny import save_tiny
 
+ROOT = Path(__file__).resolve().parent.parent
 SENTENCES = [
     "a man plays the guitar",
     "dog",
@@ -257,6 +263,49 @@ def test_a_compiled_encoder_is_not_cut(tmp_path):
     args = FocalCSETrainingArguments(output_dir=str(tmp_path / "run"), use_cpu=True, torch_compile=True)
     with pytest.raises(UserError, match="--torch_compile does not go with a cutoff"):
         FocalCSETrainer(model, args, build_loss("focal"), [{"text": "a"}] * 64)
+
+
+def test_a_launcher_that_compiles_is_as_the_flag(tmp_path):
+    """``accelerate launch --dynamo_backend`` says it by the environment; hooks do not reach into what it compiles."""
+    code = f"""
+import sys; sys.path.insert(0, {str(ROOT)!r})
+from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss, load_model
+args = FocalCSETrainingArguments({str(tmp_path / "run")!r}, use_cpu=True, eval_strategy="no",
+                                 load_best_model_at_end=False)
+model = load_model({str(save_tiny(tmp_path / "base"))!r}, "cls")
+trainer = FocalCSETrainer(model, args, build_loss("focal"), [{{"text": "a"}}] * 64)
+print(model.compiling, model.packs, trainer.describe_step())
+"""
+    for backend, expected in (("EAGER", "True False"), ("NO", "False True")):
+        environment = os.environ | {"ACCELERATE_DYNAMO_BACKEND": backend}
+        said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+        assert f"{expected} " in said.stdout, said.stderr
+        assert ("; compiled" in said.stdout) == (backend == "EAGER")
+
+
+def test_a_compiled_encoder_that_is_not_said_to_be_one_stops(tmp_path, monkeypatch):
+    model = model_of(tmp_path)
+    monkeypatch.setattr(type(model), "_only", lambda self, tokens: nullcontext())  # a hook that is not run
+    with pytest.raises(RuntimeError, match="set model.compiling before torch.compile"):
+        model(*views(model))
+
+
+def test_what_packing_would_change_is_padded(tmp_path):
+    args = FocalCSETrainingArguments(
+        str(tmp_path / "run"), use_cpu=True, eval_strategy="no", load_best_model_at_end=False, neftune_noise_alpha=5.0
+    )
+    model = load_model(str(save_tiny(tmp_path / "base")), "cls")
+    assert model.packs
+    trainer = FocalCSETrainer(model, args, build_loss("focal"), [{"text": "a"}] * 64)
+    assert not model.packs and "padded" in trainer.describe_step()
+    assert not load_model(str(save_tiny(tmp_path / "decoder", is_decoder=True)), "cls").packs
+
+
+def test_a_frozen_encoder_goes_in_chunks(tmp_path):
+    model = model_of(tmp_path)
+    model.requires_grad_(False)
+    model.chunk_size = 2
+    assert not model(*views(model)).requires_grad
 
 
 def test_recomputing_is_known_before_it_is_switched_on(tmp_path):

@@ -262,6 +262,25 @@ def test_dev_sentences_are_encoded_by_the_batch_asked_for(tmp_path, dev, monkeyp
     assert sizes == [3, 3, 2]
 
 
+def test_dev_scores_are_float32_whatever_training_computes_in(tmp_path, dev):
+    """accelerate puts autocast around forward; a gain must not be one of precision."""
+    trainer = make_trainer(tmp_path, dev=dev, bf16=True, learning_rate=1e-12, max_steps=2, eval_steps=2, save_steps=2)
+    before = trainer.score_baseline()
+    kinds = []
+    layer = trainer.model.encoder.encoder.layer[0].output.dense
+    layer.register_forward_hook(lambda module, inputs, output: kinds.append((module.training, output.dtype)))
+    trainer.train()
+    assert trainer.score() == pytest.approx(before, abs=1e-4)
+    assert set(kinds) == {(True, torch.bfloat16), (False, torch.float32)}
+    assert "forward" in trainer.model.__dict__  # training goes on as it was wrapped
+
+
+def test_several_gpus_are_not_shared_by_one_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(FocalCSETrainingArguments, "n_gpu", 2)
+    with pytest.raises(UserError, match="2 GPUs are visible to one process.*torchrun --nproc_per_node 2 run_unsup.py"):
+        make_trainer(tmp_path)
+
+
 def test_the_log_says_what_the_dev_set_costs(tmp_path, dev, monkeypatch, caplog):
     """Scoring is made slow: 0.2 s every 2 steps of a few ms each is most of the run, and the log must say so."""
     trainer = make_trainer(tmp_path, dev=dev, max_steps=8, eval_steps=4, save_steps=4)

@@ -42,22 +42,23 @@ def write_cosines(folder: str | Path, results: Results) -> None:
         draft.unlink(missing_ok=True)
 
 
-def read_cosines(folder: str | Path, weights_sha256: str | None) -> dict[str, np.ndarray]:
-    """{set: (2, N) gold scores and cosines} of the model with these weights; empty where none were kept.
+def read_cosines(folder: str | Path, results: Results) -> dict[str, np.ndarray]:
+    """{set: (2, N) gold scores and cosines} behind these results of ``folder``; empty where none were kept.
 
     Raises:
         UserError: the file is damaged.
     """
-    return {key: of for key, of in _kept(folder, weights_sha256).items() if not key.startswith(TEXTS)}
+    return {key: of for key, of in _kept(folder, results).items() if not key.startswith(TEXTS)}
 
 
-def read_fingerprints(folder: str | Path, weights_sha256: str | None) -> dict[str, np.ndarray]:
+def read_fingerprints(folder: str | Path, results: Results) -> dict[str, np.ndarray]:
     """{set: (N,) int64 fingerprint of the texts of each pair}, beside `read_cosines`; older files have none."""
-    kept = _kept(folder, weights_sha256)
+    kept = _kept(folder, results)
     return {key.removeprefix(TEXTS): of for key, of in kept.items() if key.startswith(TEXTS)}
 
 
-def _kept(folder: str | Path, weights_sha256: str | None) -> dict[str, np.ndarray]:
+def _kept(folder: str | Path, results: Results) -> dict[str, np.ndarray]:
+    """What was measured with the same model, pooling and precision, on the same pairs."""
     file = Path(folder) / PAIRS_FILE
     if not file.exists():
         return {}
@@ -65,7 +66,11 @@ def _kept(folder: str | Path, weights_sha256: str | None) -> dict[str, np.ndarra
         sets, about = _read(file)
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise UserError(f"{file} cannot be read ({error}); delete it and evaluate again") from error
-    return sets if about["model"]["weights_sha256"] == weights_sha256 else {}
+    model, data = results.metadata["model"], results.metadata["data"]
+    if about["model"] != {key: model.get(key) for key in IDENTITY}:
+        return {}
+    measured = {key for key, sha256 in about["data"].items() if data.get(key, {}).get("sha256") == sha256}
+    return {key: of for key, of in sets.items() if key.removeprefix(TEXTS) in measured}
 
 
 def _read(file: Path) -> tuple[dict[str, np.ndarray], dict]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from .grid import HARMLESS
 from .statistics import PairTest, SeedTest, compare_seeds, holm, resample, summarise
 
 ALPHA = 0.05
+HASH = re.compile(r"[0-9a-f]{40}\+?|[0-9a-f]{64}")
 ALL = "/all/spearman"
 TEXT, DEV, COMMIT = "training text", "dev set", "commit"
 TOLD_OTHERWISE = {  # settings that run.json says better in another place
@@ -54,6 +56,11 @@ class Trained:
     @property
     def seed(self) -> int:
         return self.record.seed
+
+    @property
+    def place(self) -> Path:
+        """The folder, however it was written."""
+        return self.folder.resolve()
 
 
 @dataclass(frozen=True)
@@ -116,7 +123,7 @@ def compare(args: CompareArguments) -> None:
 
 
 def _is_path(text: str) -> bool:
-    return Path(text).exists() or any(c in text for c in "*?[/")
+    return any(c in text for c in "*?[/") or bool(_run_folders(Path(text)))
 
 
 def read_runs(texts: Iterable[str]) -> list[Trained]:
@@ -125,14 +132,15 @@ def read_runs(texts: Iterable[str]) -> list[Trained]:
     Raises:
         UserError: there is no run, or one has no scores of its weights.
     """
-    folders: dict[Path, None] = {}
+    folders: dict[Path, Path] = {}
     for text in texts:
         found = [Path(path) for path in sorted(glob.glob(text))] if any(c in text for c in "*?[") else [Path(text)]
         inside = [folder for path in found for folder in _run_folders(path)]
         if not inside:
             raise UserError(f"there is no finished run in {text}; give folders with a run.json, or folders of these")
-        folders |= dict.fromkeys(inside)
-    return [read_run(folder) for folder in folders]
+        for folder in inside:
+            folders.setdefault(folder.resolve(), folder)
+    return [read_run(folder) for folder in folders.values()]
 
 
 def _run_folders(path: Path) -> list[Path]:
@@ -167,14 +175,22 @@ def describe(record: RunRecord, results: Results) -> dict[str, Any]:
         "pooler": record.model.get("pooler"),
         "projection": record.model.get("projection"),
         TEXT: record.data.get("sha256"),
-        DEV: sorted(f"{key} {data[key]['sha256']}" for key in dev if key in data),
+        DEV: sorted(f"{key} {record.dev_sets.get(key) or data.get(key, {}).get('sha256')}" for key in dev),
         COMMIT: record.git_commit,
         "world_size": record.world_size,
         "engine": record.hardware.get("engine"),
         "device": record.hardware.get("device"),
         **{f"{key} of the evaluation": judged.get(key) for key in ("precision", "max_length", "whitening")},
-        "pooler of the evaluation": None if judged.get("pooler") == record.model.get("pooler") else judged["pooler"],
+        **{
+            f"{key} of the evaluation": None if judged.get(key) == record.model.get(key) else judged.get(key)
+            for key in ("pooler", "projection")
+        },
         **{f"version of {name}": version for name, version in record.versions.items()},
+        **{
+            f"version of {name} in the evaluation": version
+            for name, version in results.metadata.get("versions", {}).items()
+            if version != record.versions.get(name, version)
+        },
     }
 
 
@@ -213,7 +229,7 @@ def make_arms(runs: Sequence[Trained], factor: set[str], names: list[str]) -> di
     """
     groups: dict[str, list[Trained]] = {}
     for run in runs:
-        if not any(run.folder == other.folder for group in groups.values() for other in group):
+        if not any(run.place == other.place for group in groups.values() for other in group):
             groups.setdefault(_value(run, factor), []).append(run)
     if len(groups) < 2:
         raise UserError(f"all {len(runs)} runs have the same {' and '.join(names)}; there is nothing to compare")
@@ -229,7 +245,10 @@ def make_arms(runs: Sequence[Trained], factor: set[str], names: list[str]) -> di
             if any(_show(other[0].about.get(key)) != _show(group[0].about.get(key)) for other in alike)
         )  # fmt: skip
         shown = [text if name == "loss" else f"{name} {text}" for name, text in zip(names, main, strict=True)]
-        made[" ".join([*shown, *(f"{key} {_show(group[0].about.get(key))}" for key in more)])] = group
+        name = " ".join([*shown, *(f"{key} {_show(group[0].about.get(key))}" for key in more)])
+        if name in made:
+            raise UserError(f"two arms would both be called {name!r}; leave the runs of one of them out")
+        made[name] = group
     for name, group in made.items():
         seeds = [run.seed for run in group]
         twice = next((seed for seed in seeds if seeds.count(seed) > 1), None)
@@ -246,7 +265,7 @@ def make_arms(runs: Sequence[Trained], factor: set[str], names: list[str]) -> di
 def choose_base(arms: dict[str, list[Trained]], to: list[str] | None, others: list[Trained]) -> str:
     """The arm that all others are compared with: what was asked for, InfoNCE if it is there, else the first."""
     if others:
-        base = [name for name, arm in arms.items() if any(run.folder == o.folder for run in arm for o in others)]
+        base = [name for name, arm in arms.items() if any(run.place == o.place for run in arm for o in others)]
         if len(base) > 1:
             raise UserError(f"--to names runs of several arms ({', '.join(base)}); give those of one")
         return base[0]
@@ -291,7 +310,7 @@ def _value(run: Trained, factor: set[str]) -> str:
 
 
 def _show(value: Any) -> str:
-    if isinstance(value, str) and (len(value) == 40 or len(value) > 60):  # of a hash the beginning is enough
+    if isinstance(value, str) and HASH.fullmatch(value):  # of which the beginning is enough
         return value[:12]
     return f"{value:g}" if isinstance(value, float) else str(value)
 
@@ -374,6 +393,8 @@ def common_sets(runs: list[Trained], sick: str | None) -> tuple[dict[str, str], 
     sicks = [s for s in ("senteval", "mteb") if f"SICK-R/{s}-test" in common]
     if sick is not None and sicks and sick not in sicks:
         raise UserError(f"--sick {sick}: the runs were not all judged on those pairs; there is {sicks[0]}")
+    if sick is not None and not sicks:
+        raise UserError(f"--sick {sick}: the runs were not all judged on SICK-R; leave --sick out")
     chosen = sick or (sicks[0] if sicks else "mteb")
     order = {f"{name}/{f'{chosen}-' if name == 'SICK-R' else ''}test": task.title for name, task in STS_TASKS.items()}
     seven = {key: title for key, title in order.items() if key in common}
@@ -402,7 +423,7 @@ def number_units(sets: Sequence[str], run: Trained) -> tuple[dict[str, np.ndarra
 
     STS-B's test pairs are mostly those of STS12 to STS16, and a pair may stand twice in a set.
     """
-    kept = read_fingerprints(run.folder, run.record.model.get("weights_sha256"))
+    kept = read_fingerprints(run.folder, run.results)
     found = {key: kept[key] for key in sets if key in kept}
     distinct = np.unique(np.concatenate([*found.values(), np.array([], dtype=np.int64)]))
     return {key: np.searchsorted(distinct, texts) for key, texts in found.items()}, len(distinct)
@@ -419,9 +440,7 @@ def compare_set(
 ) -> tuple[Row, Draws]:
     """One set on all seeds; no test over pairs where a run kept no cosines. units, universe: see `resample`."""
     a, b = ([pair[side].results.scores[key + ALL] for pair in pairs] for side in (0, 1))
-    cosines = [
-        [read_cosines(run.folder, run.record.model.get("weights_sha256")).get(key) for run in pair] for pair in pairs
-    ]
+    cosines = [[read_cosines(run.folder, run.results).get(key) for run in pair] for pair in pairs]
     drawn: Draws = None
     test = None
     if all(one is not None for pair in cosines for one in pair):
@@ -469,7 +488,7 @@ def conclude(made: Comparison) -> str:
     elif test.p < ALPHA:
         said.append(
             f"{made.a} is {word} {made.b} {over} ({n} seeds, 95 % confidence interval {_interval(test)}, paired "
-            f"t-test {_p(test.p)}): with this encoder, text and budget the difference is larger than seed noise."
+            f"t-test {_p(test.p)}): all else as it is here, the difference is larger than seed noise."
         )
     else:
         said.append(
@@ -478,12 +497,20 @@ def conclude(made: Comparison) -> str:
             "every difference inside the interval remains possible."
         )
     if n > 1 and len(made.rows) > 1:
-        held = [f"{row.title} ({row.over_seeds.mean:+.2f})" for row in made.rows if _below(row.p_holm)]
+        found: dict[str, list[str]] = {"above": [], "below": []}
+        for row in made.rows:
+            if _below(row.p_holm):
+                found["above" if row.over_seeds.mean > 0 else "below"].append(
+                    f"{row.title} ({row.over_seeds.mean:+.2f})"
+                )
+        parts = [f"{side} on {', '.join(sets)}" for side, sets in found.items() if sets]
         others = [row.title for row in made.rows if not _below(row.p_holm)]
+        nowhere = f"no difference may be claimed on {', '.join(others) if parts else 'any of them'}"
         said.append(
             f"Set by set, corrected for {len(made.rows)} tests, "
-            + (f"it holds on {', '.join(held)}" if held else "it holds on none")
-            + (f", not on {', '.join(others)}." if held and others else ".")
+            + (f"{made.a} is {' and '.join(parts)}" if parts else "")
+            + ("; " if parts and others else "")
+            + (f"{nowhere}." if others else ".")
         )
     pairs = made.average.over_pairs
     if pairs is not None:

@@ -93,8 +93,7 @@ def resample(
     rng = np.random.default_rng(seed)
     observed = float(spearman_differences(gold, a, b, np.ones((1, len(gold))))[0])
     blocks = [spearman_differences(gold, a, b, counts[:, units]) for counts in draw_counts(universe, resamples, rng)]
-    each = np.bincount(units, weights=contributions(gold, a, b), minlength=universe)
-    return observed, np.concatenate(blocks), swap_at_random(each, resamples, rng)
+    return observed, np.concatenate(blocks), swapped_differences(gold, a, b, units, universe, resamples, rng)
 
 
 def summarise(pairs: int, observed: float, drawn: np.ndarray, swapped: np.ndarray) -> PairTest:
@@ -152,26 +151,35 @@ def _standard(ranks: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.divide(ranks, length[:, None], out=ranks, where=length[:, None] > 0)
 
 
-def contributions(gold: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """What each pair adds to the difference of Spearman x 100, mean over seeds: (N,), (S, N), (S, N) -> (N,).
+def swapped_differences(
+    gold: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    units: np.ndarray,
+    universe: int,
+    resamples: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """The difference after the systems were swapped on half of the units, at random: (resamples,).
 
-    Ranks, not cosines: two systems spread their cosines differently, their ranks alike.
+    What is swapped are ranks, not cosines: two systems spread their cosines differently, their ranks alike. The
+    correlations are made anew of what each system then has, whose sums are linear in the swaps.
     """
-    ones = np.ones((1, len(gold)))
+    n, ones = len(gold), np.ones((1, len(gold)))
     centred = _standard(weighted_ranks(gold, ones), ones)[0]
-    ranks = [sum(_standard(weighted_ranks(row, ones), ones)[0] for row in rows) / len(rows) for rows in (a, b)]
-    return 100 * centred * (ranks[0] - ranks[1])
-
-
-def swap_at_random(each: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:
-    """The difference after the systems were swapped on half of the units, at random: what each unit adds to it, (U,)
-    -> (resamples,)."""
-    step = max(BLOCK // len(each), 1)
+    x, y = (np.stack([_standard(weighted_ranks(row, ones), ones)[0] for row in rows]) for rows in (a, b))  # (S, N)
+    sums = np.stack([centred * (y - x), y - x, y * y - x * x])  # (3, S, N): what a swap adds to the sums of a
+    of_unit = np.stack([np.bincount(units, weights=row, minlength=universe) for row in sums.reshape(-1, n)], 1)
     found = []
+    step = max(BLOCK // universe, 1)
     for start in range(0, resamples, step):
-        rows = min(step, resamples - start)
-        swapped = rng.integers(2, size=(rows, len(each)), dtype=np.int8)
-        found.append(each.sum() - 2 * (swapped @ each))
+        swapped = rng.integers(2, size=(min(step, resamples - start), universe), dtype=np.int8)
+        product, mean, square = (swapped @ of_unit).reshape(len(swapped), 3, -1).transpose(1, 0, 2)  # each (R, S)
+        sides = [
+            (rows @ centred + sign * product) / np.sqrt(np.maximum(1 + sign * square - mean * mean / n, SAME))
+            for rows, sign in ((x, 1), (y, -1))
+        ]
+        found.append(100 * (sides[0] - sides[1]).mean(1))
     return np.concatenate(found)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.peaks import peak_of
+from benchmarks.peaks import apart, peak_of
 from hf_focalcse.errors import UserError
 from hf_focalcse.losses import LOSSES, EqualTexts, Pairs, base, build_loss
 from hf_focalcse.pairs import describe_pairs, make_pairs, reference_losses
@@ -182,18 +182,26 @@ def test_symmetric_still_needs_a_square(blocked):
 # ---- memory
 
 
+def peak_of_a_step(case):
+    """Bytes of a step of 12,000 sentences, after a small one, in which the libraries take what they keep."""
+    loss = build_loss(CASES[case][0], **CASES[case][1])
+    peak = 0
+    for n in (2_000, 12_000):
+        z = torch.randn(n, 2, 8, generator=torch.Generator().manual_seed(0), requires_grad=True)
+
+        def step(z=z, n=n):
+            pairs = make_pairs(z, torch.arange(n))
+            loss(pairs).backward()
+            describe_pairs(pairs, 0.3)
+            reference_losses(loss, n, 8)
+
+        peak = peak_of(step)
+    return peak
+
+
 @pytest.mark.parametrize("case", ["infonce", "focal", "focal, symmetric"])
 def test_memory_is_no_n_by_n(case):
-    n = 8_000  # N x N: 256 MB in float32, several of which a loss holds
-    loss = build_loss(CASES[case][0], **CASES[case][1])
-    z = torch.randn(n, 2, 8, generator=torch.Generator().manual_seed(0), requires_grad=True)
-
-    def step():
-        pairs = make_pairs(z, torch.arange(n))
-        loss(pairs).backward()
-        describe_pairs(pairs, 0.3)
-        reference_losses(loss, n, 8)
-
-    peak = peak_of(step)
+    """N x N would be 576 MB in float32, several of which a loss holds."""
+    peak = apart(peak_of_a_step, case)
     print(f"{case}: {peak / 1e6:.0f} MB")
-    assert peak < 150e6
+    assert peak < 500e6
