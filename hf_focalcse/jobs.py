@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 import time
 from dataclasses import MISSING, asdict, fields, replace
 from functools import partial
@@ -14,14 +15,14 @@ from typing import Any
 from transformers.utils import cached_file, logging
 
 from . import checkpoints, quickstart
-from .arguments import EvalArguments, Settings, TableArguments
+from .arguments import RERANK, EvalArguments, Settings, TableArguments, check_eval
 from .augment import build_augmentations
 from .data import Sentences, read_sentences, require
 from .engines import engine_of, whole_model
 from .errors import UserError
 from .evaluation import PairSet, Results, evaluate_rerank, evaluate_sts, load_rerank, load_tasks, read_pairs
 from .evaluation.cosines import PAIRS_FILE, write_cosines
-from .evaluation.table import make_table, read_system
+from .evaluation.table import choose_systems, make_table, read_system
 from .evaluation.whitening import Remembering, WhitenedEncoder, Whitening
 from .evaluation.word_vectors import RULE, WordVectors
 from .losses import ContrastiveLoss, build_loss
@@ -44,7 +45,6 @@ ALWAYS_RECORDED = (
     *("warmup_steps", "weight_decay", "max_grad_norm", "max_steps", "num_train_epochs", "seed"),
 )
 TARGET = "target"  # as --whiten: the texts that are scored
-RERANK = "rerank"  # as one of --tasks: queries with candidates
 QUICKSTART = "quickstart"  # as --train_file or --eval_file: what the package carries
 
 
@@ -70,6 +70,7 @@ def train(settings: Settings) -> None:
     dev = prepare_dev(settings, say)
 
     trainer = make_trainer(settings, model, loss, sentences, dev)
+    trainer.began = started
     record = trainer.record = start_record(settings, trainer)
     record.baseline = trainer.score_baseline()
     say(describe_start(settings, trainer, record))
@@ -95,7 +96,9 @@ def train(settings: Settings) -> None:
         record.dev_sets = {key: of["sha256"] for key, of in results.metadata["data"].items()} if results else {}
         record.best = trainer.make_record().best
         record.alarms += losses_of_score(record)
-        record.seconds = round(time.monotonic() - started, 1)
+        record.seconds = round(trainer.seconds, 1)
+        if trainer.seconds_before is None:
+            record.notes.append("seconds are of the last part alone: the checkpoint that it went on from has none")
         if results:
             results.write(folder / RESULTS_FILE)
             write_cosines(folder, results)
@@ -594,7 +597,10 @@ def evaluate_whitened(
 
 def table(args: TableArguments) -> None:
     """Many results.json -> one table, plain and in Markdown."""
-    made = make_table([read_system(argument) for argument in args.results], args.sick)
+    chosen, bare = choose_systems(args.results)
+    if bare:
+        print(f"note: left out, for they have no {RESULTS_FILE}: {', '.join(bare)}", file=sys.stderr)
+    made = make_table([read_system(argument) for argument in chosen], args.sick)
     parts = {"plain": made.plain, "markdown": made.markdown}
     print("\n\n".join(write() for name, write in parts.items() if args.format in (name, "both")))
 
@@ -609,24 +615,13 @@ def check_evaluation(args: EvalArguments) -> None:
         raise UserError("--push_to_hub needs --hub_model_id org/name where the model is a folder")
     if args.compare:
         read_comparisons(args.compare)
-    if args.batch_size < 1:
-        raise UserError(f"--batch_size is {args.batch_size}; it must be at least 1")
-    if args.max_seq_length is not None and args.max_seq_length < 3:
-        raise UserError(f"--max_seq_length is {args.max_seq_length}; a sentence needs at least 3 tokens")
-    if args.splits == "dev" and RERANK in (args.tasks or []):
-        raise UserError("--splits dev is for the STS sets; name the splits to rerank with --rerank_split")
-    if args.splits not in ("test", "dev"):
-        raise UserError(f"--splits is {args.splits!r}; it must be test or dev")
+    check_eval(args)
     if args.whiten_dim is not None and args.whiten is None:
         raise UserError(f"--whiten_dim is {args.whiten_dim}, but nothing is whitened; add --whiten target or FILE")
     if args.word_vectors is not None:
         for name in ("model_name_or_path", "model_revision", "pooler", "max_seq_length", "device", "bf16"):
             if getattr(args, name) not in (None, False):
                 raise UserError(f"--word_vectors are judged in place of an encoder; leave --{name} out")
-    if args.eval_file and (args.sts_dir or args.tasks or args.splits != "test"):
-        raise UserError(
-            "--eval_file names the pairs to judge on; leave out --sts_dir, --tasks and --splits, or --eval_file"
-        )
 
 
 def choose_tasks(args: EvalArguments) -> list[Any]:
@@ -642,11 +637,7 @@ def choose_tasks(args: EvalArguments) -> list[Any]:
             raise UserError(f"--{flag} is given, but --tasks does not name {RERANK}; add --tasks {RERANK}")
     if args.eval_file:
         return [read_pairs(quickstart.PAIRS if args.eval_file == QUICKSTART else args.eval_file)]
-    if args.splits == "dev" and args.tasks is None:
-        return load_tasks(["STSBenchmark/dev", *(["SICK-R/trial"] if args.sts_dir else [])], args.sts_dir)
-    if args.splits == "dev":
-        raise UserError("--splits dev scores STS-B dev and SICK trial; leave out --splits, or --tasks")
-    return load_tasks(args.tasks, args.sts_dir)
+    return load_tasks(args.sets(), args.sts_dir)
 
 
 def choose_device(name: str | None) -> Any:

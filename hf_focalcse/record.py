@@ -46,7 +46,7 @@ class RunRecord:
     hardware: dict[str, Any] = field(default_factory=dict)
     step_memory: dict[str, Any] = field(default_factory=dict)  # the estimate before the first step, in bytes
     started: str = ""  # UTC, ISO 8601
-    seconds: float | None = None
+    seconds: float | None = None  # of all parts of a resumed run, without what was done in vain after a checkpoint
     log: list[dict[str, Any]] = field(default_factory=list)
     dev_sets: dict[str, str] = field(default_factory=dict)  # set by which checkpoints were chosen -> its sha256
     baseline: dict[str, float] = field(default_factory=dict)  # the dev scores before the first step
@@ -100,7 +100,7 @@ class RunRecord:
             return cls(**{f.name: content[f.name] for f in fields(cls)})
         except FileNotFoundError as error:
             raise UserError(f"there is no {path}; give the output folder of a training run") from error
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{path} is no record of a run ({error!r}); run the training again") from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -104,6 +105,8 @@ class FocalCSETrainer(Trainer):
         self.loss = loss
         self.negatives = negatives
         self.allow_resume_mismatch = allow_resume_mismatch
+        self.began = time.monotonic()  # a command line puts its own beginning here
+        self.seconds_before: float | None = 0.0  # of the run up to the checkpoint that it went on from; None: unknown
         self._staging = False
         self._micro = (-1, 0)  # global step, batches seen in it
         self.dev = list(dev or [])
@@ -413,6 +416,7 @@ class FocalCSETrainer(Trainer):
         for note in checkpoint.notes:
             self.alarm(note)
         self._require_same_run(checkpoint)
+        self.seconds_before = checkpoint.run.get("seconds")
         logger.warning("resuming from %s", checkpoint.path)
         return str(checkpoint.path)
 
@@ -425,6 +429,11 @@ class FocalCSETrainer(Trainer):
             )
         if differences:
             self.alarm(f"resumed from {checkpoint.path}, which is of another run: {'; '.join(differences)}")
+
+    @property
+    def seconds(self) -> float:
+        """Of this run, its earlier parts included up to the checkpoint that each was resumed from."""
+        return (self.seconds_before or 0.0) + time.monotonic() - self.began
 
     def run_identity(self) -> dict[str, Any]:
         """What must be equal for a resumed run to equal the uninterrupted one."""
@@ -501,7 +510,8 @@ class FocalCSETrainer(Trainer):
                 staged = checkpoints.stage(folder) / name
                 (staged / "training_args.bin").unlink(missing_ok=True)  # a pickle; run.json says the same
                 self.state.save_to_json(str(staged / "trainer_state.json"))  # with the best one's final place
-                checkpoints.publish(staged, folder / name, self.run_identity(), not self.args.save_only_model)
+                run = self.run_identity() | {"seconds": round(self.seconds, 1)}
+                checkpoints.publish(staged, folder / name, run, not self.args.save_only_model)
                 checkpoints.rotate(folder, self.args.save_total_limit, self.state.best_model_checkpoint)
             except OSError as error:
                 raise self._saving_failed(error) from error

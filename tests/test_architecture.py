@@ -58,7 +58,7 @@ ALLOWED = {
     "publishing.publish": {"arguments", "evaluation", "quickstart", "record", "publishing.export", "publishing.hub"},
     # experiments start training and evaluation as processes, so that a killed run is nobody else's loss
     "experiments": set(),
-    "experiments.grid": {"arguments", "augment", "evaluation", "losses", "modeling", "poolers"},
+    "experiments.grid": {"arguments", "augment", "evaluation", "evaluation.tasks", "losses", "modeling", "poolers"},
     "experiments.statistics": set(),
     "experiments.compare": {"arguments", "evaluation", "record", "evaluation.cosines", "evaluation.table"}
     | {f"experiments.{name}" for name in ("grid", "statistics")},

@@ -378,11 +378,17 @@ def test_sigterm_at_the_command_line(work):
     left = list_checkpoints(work / "out")
     assert left and damage(left[-1]) is None
     step = checkpoints.step_of(left[-1])
+    manifest = json.loads((left[-1] / checkpoints.MANIFEST).read_text())
+    assert 0 < manifest["run"]["seconds"] < 60
+    manifest["run"]["seconds"] = 1000.0
+    (left[-1] / checkpoints.MANIFEST).write_text(json.dumps(manifest))
     again = start(work, "--max_steps", step + 2, "--resume_from_checkpoint")
     said, errors = again.communicate(timeout=60)
     assert again.returncode == 0, errors
     record = json.loads((work / "out/run.json").read_text())
     assert [e["step"] for e in record["log"] if "loss" in e][-2:] == [step + 1, step + 2]
+    assert 1000 < record["seconds"] < 1060  # of both parts
+    assert not any("seconds" in note for note in record["notes"])
 
 
 def test_sigterm_to_a_launcher_with_two_processes(work):

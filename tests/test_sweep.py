@@ -1,5 +1,6 @@
 """Grids and sweeps: what is refused before anything starts, and what is left and found when everything is killed."""
 
+import io
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ import pytest
 
 from hf_focalcse.arguments import parse_sweep
 from hf_focalcse.errors import UserError
+from hf_focalcse.evaluation import STS_TASKS, Results
 from hf_focalcse.experiments import sweep as sweeping
 from hf_focalcse.experiments.grid import grid_names, read_grid
 from hf_focalcse.record import RunRecord
@@ -126,7 +128,7 @@ def test_every_shipped_grid_and_every_study_can_be_read(material, monkeypatch, t
     assert set(grid_names()) == expected
     for name in grid_names():
         assert len(read_grid(name, ["--model_name_or_path", "X", "--max_steps", "40"]).runs) >= 2
-    (tmp_path / "wiki3.txt").touch(), (tmp_path / "sts").mkdir()
+    (tmp_path / "wiki3.txt").touch(), write_sets(tmp_path)
     monkeypatch.chdir(tmp_path)
     names = {run.name for s in (ROOT / "studies/minilm").glob("*.yaml") for run in read_grid(str(s)).runs}
     assert {"cls-infonce-seed1", "mean-dclr-seed4", "m0.0-seed1", "temperature0.07-seed1"} <= names
@@ -178,6 +180,23 @@ WRONG = {
         "there is no model folder './nowhere'",
     ),
     "an unknown task": ({"axes": {"seed": [1]}, "evaluate": {"tasks": ["STS17"]}}, "there is no task 'STS17'"),
+    "an unknown split": (
+        {"axes": {"seed": [1]}, "evaluate": {"tasks": ["STSBenchmark/tset"]}},
+        "STSBenchmark has no split 'tset', did you mean 'test'?; there are train, dev, test",
+    ),
+    "unknown splits": ({"axes": {"seed": [1]}, "evaluate": {"splits": "tset"}}, "--splits is 'tset'; it must be test"),
+    "dev splits of a task": (
+        {"axes": {"seed": [1]}, "evaluate": {"splits": "dev", "tasks": ["STS12"]}},
+        "--splits dev scores STS-B dev and SICK trial",
+    ),
+    "an empty batch": ({"axes": {"seed": [1]}, "evaluate": {"batch_size": 0}}, "--batch_size is 0; it must be at"),
+    "sets that are not there": ({"axes": {"seed": [1]}, "evaluate": {"sts_dir": "no"}}, "no is not a folder"),
+    "a folder without a set": (
+        {"axes": {"seed": [1]}, "evaluate": {"sts_dir": "part", "tasks": ["STS13"]}},
+        "no such file: part/STS13.tsv",
+    ),
+    "pairs that are not there": ({"axes": {"seed": [1]}, "evaluate": {"eval_file": "no.tsv"}}, "no such file: no.tsv"),
+    "pairs without a column": ({"axes": {"seed": [1]}, "evaluate": {"eval_file": "part/STS12.tsv"}}, "no column"),
     "a whitened evaluation": ({"axes": {"seed": [1]}, "evaluate": {"whiten": "target"}}, "there is no key 'whiten'"),
 }
 
@@ -186,6 +205,8 @@ WRONG = {
 def test_a_wrong_grid_is_refused_whole(case, material, monkeypatch):
     monkeypatch.chdir(material)
     change, message = WRONG[case]
+    (material / "part").mkdir(exist_ok=True)
+    (material / "part/STS12.tsv").write_text("a\tb\n1\t2\n")
     (material / "wrong.yaml").write_text(json.dumps({"base": BASE, **change}))
     with pytest.raises(UserError, match="wrong.yaml|output_dir") as error:
         read_grid("wrong.yaml")
@@ -208,6 +229,15 @@ def test_wrong_files_and_flags(material, monkeypatch):
     grid = str(write(material, {"seed": [1]}))
     with pytest.raises(UserError, match="--seed is what axis 'seed' of grid grid varies"):
         read_grid(grid, ["--seed", "3"])
+    sizes = str(write(material, {"per_device_train_batch_size": [8, 16]}, "sizes"))
+    for flag in ("--per_gpu_train_batch_size", "--per-device-train-batch-size"):
+        with pytest.raises(UserError, match="--per_device_train_batch_size is what axis .* of grid sizes varies"):
+            read_grid(sizes, [flag, "4"])
+    twice = {"a": {"x": {"per_gpu_train_batch_size": 4}}, "b": {"y": {"per_device_train_batch_size": 8}}}
+    with pytest.raises(UserError, match="the axes 'a' and 'b' both set per_device_train_batch_size"):
+        read_grid(str(write(material, twice, "both")))
+    older = read_grid(grid, ["--per_gpu_train_batch_size", "4"]).runs[0]
+    assert older.asked["per_device_train_batch_size"] == 4 and "--per_device_train_batch_size=8" not in older.argv
     with pytest.raises(UserError, match="there is no flag --max_step, did you mean '--max_steps'"):
         read_grid(grid, ["--max_step", "3"])
     with pytest.raises(UserError, match="--only dog: no run of grid grid is called so; there are seed1"):
@@ -253,6 +283,190 @@ def test_the_last_error_of_a_log(tmp_path):
     log.write_text("\n$ one\nstep 3\n")
     assert sweeping.last_error(log, -9) == "it said nothing (ended by SIGKILL)"
     assert sweeping.last_error(tmp_path / "none", -15) == "ended by SIGTERM"
+
+
+# ---- what lies in a folder
+
+
+def finished(folder, run, weights="w", sets=("pairs/file",)):
+    """The record and the scores of a run that nobody trained."""
+    folder.mkdir(parents=True, exist_ok=True)
+    RunRecord(
+        command=["focalcse", "train", *run.argv, "--output_dir", str(folder)],
+        **{"recipe": None, "settings": {}, "loss": {}, "data": {}, "seed": 1, "world_size": 1, "seconds": 1.0},
+        model={"weights_sha256": weights},
+    ).save(folder)
+    scored(folder, weights, sets)
+
+
+def scored(folder, weights="w", sets=("pairs/file",)):
+    scores = {f"{key}/all/spearman": 50.0 for key in sets}
+    model = {"weights_sha256": weights, "pooler": "cls"}
+    metadata = {"format": 1, "protocol": "p", "model": model, "data": {key: {} for key in sets}}
+    Results(scores, metadata).write(folder / "results.json")
+
+
+def sweep_of(grid, folder):
+    return sweeping.Sweep(grid, folder, list(grid.runs), [sys.executable], 1)
+
+
+@pytest.mark.parametrize(
+    "evaluate, sets",
+    [
+        ({"eval_file": "quickstart"}, ["quickstart_pairs/file"]),
+        ({"eval_file": "test/pairs.tsv"}, ["pairs/file"]),  # called as the dev file is
+        ({"sts_dir": "sts", "splits": "dev"}, ["STSBenchmark/dev", "SICK-R/trial"]),
+    ],
+)
+def test_a_run_is_judged_when_a_sweep_did_it_by_these_flags(evaluate, sets, material, tmp_path, monkeypatch):
+    monkeypatch.chdir(material)
+    write_sets(material)
+    grid = read_grid(str(write(material, {"seed": [1]}, "judged", evaluate=evaluate)))
+    (run,), folder = grid.runs, tmp_path / "seed1"
+    finished(folder, run, sets=["pairs/file", "STSBenchmark/dev"])  # as training leaves it: the dev score
+    assert sweeping.state_of(run, folder, grid) == sweeping.TRAINED
+    scored(folder, sets=["pairs/file", "STSBenchmark/dev", *sets])
+    sweep_of(grid, tmp_path).keep_judged(folder)
+    assert sweeping.state_of(run, folder, grid) == sweeping.FINISHED
+    other = read_grid(str(write(material, {"seed": [1]}, "judged", evaluate=evaluate | {"bf16": True})))
+    assert sweeping.state_of(run, folder, other) == sweeping.TRAINED
+    slower = read_grid(str(write(material, {"seed": [1]}, "judged", evaluate=evaluate | {"batch_size": 2})))
+    assert sweeping.state_of(run, folder, slower) == sweeping.FINISHED
+    scored(folder, sets=["pairs/other"])  # judged by hand in another way, which took the place of these scores
+    assert sweeping.state_of(run, folder, grid) == sweeping.TRAINED
+    scored(folder, "of an earlier model", ["pairs/file", "STSBenchmark/dev", *sets])
+    assert sweeping.state_of(run, folder, grid) == sweeping.TRAINED
+    scored(folder, sets=["pairs/file", "STSBenchmark/dev", *sets])
+    finished(folder, run, "trained again", ["pairs/file", "STSBenchmark/dev", *sets])
+    assert sweeping.state_of(run, folder, grid) == sweeping.TRAINED
+    (folder / "results.json").write_text("{")
+    assert sweeping.state_of(run, folder, grid) == sweeping.TRAINED
+
+
+def quick(grid, folder, command):
+    """A sweep whose runs are ``command``."""
+    sweep = sweep_of(grid, folder)
+    (folder / sweeping.LOCKS).mkdir(parents=True)
+    sweep.launcher = [sys.executable, "-c", command]
+    return sweep
+
+
+def test_what_cannot_be_read_or_written_fails_one_run_or_none(material, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(material)
+    grid = read_grid(str(write(material, {"seed": [1, 2, 3]}, "broken")))
+    sweep = quick(grid, tmp_path / "a", "import time; time.sleep(1)")
+    for run in grid.runs:
+        finished(tmp_path / "a" / run.name, run)
+    (tmp_path / "a/seed1/results.json").write_text("{")  # cut
+    (tmp_path / "a/.locks/seed2.lock").mkdir()  # no lock can be taken
+    with pytest.raises(SystemExit):
+        sweep.go()
+    assert sweep.finished == ["seed3"] and "Is a directory" in sweep.failed["seed2"]
+    assert "seed1/results.json is no results.json" in sweep.failed["seed1"]
+
+    sweep = quick(grid, tmp_path / "b", "import time; time.sleep(60)")
+    (tmp_path / "b" / sweeping.JOURNAL).mkdir()  # no line can be written
+    sweep.start_more()
+    try:
+        (job,) = sweep.running
+        assert not sweep.failed and job.process.poll() is None
+        assert sweeping.take_lock(tmp_path / "b/.locks/seed1.lock") is None
+        assert "sweep.jsonl lacks the start of seed1: " in capsys.readouterr().out
+    finally:
+        job.process.kill(), job.process.wait()
+
+    reader, writer = os.pipe()  # nobody reads any more, as where a terminal was closed
+    os.close(reader)
+    stdout = os.fdopen(writer, "wb", buffering=0)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(stdout, write_through=True))
+    sweep.screen.live = True
+    sweep.screen.draw(lambda: ["lost"])
+    sweep.screen.event("lost")
+    assert sys.stdout.name == os.devnull and not sweep.screen.live
+
+
+@pytest.mark.parametrize("left", [b"", b"\0\0\0", b"\xff\xfe{", b'{"command": [', b"[]"])
+def test_a_run_whose_record_is_damaged_is_trained_again(left, material, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(material)
+    grid = read_grid(str(write(material, {"seed": [1, 2]}, "cut", evaluate={"eval_file": "pairs.tsv"})))
+    sweep = quick(grid, tmp_path, "")
+    for run in grid.runs:
+        finished(tmp_path / run.name, run)
+    (tmp_path / "seed1/run.json").write_bytes(left)
+    states = [sweeping.state_of(run, tmp_path / run.name, grid) for run in grid.runs]
+    assert states == [sweeping.DAMAGED, sweeping.TRAINED]
+    sweep.start(grid.runs[0], 0, sweeping.take_lock(tmp_path / "lock"))
+    sweep.running[0].process.wait()
+    assert "training seed1, from the beginning: its run.json is damaged" in capsys.readouterr().out
+    assert "--overwrite_output_dir" in (tmp_path / "seed1" / sweeping.LOG).read_text()
+    other = read_grid(str(material / "cut.yaml"), ["--m", "0.2"])  # what sweep.json says still counts
+    with pytest.raises(UserError, match="m is 0.3 there and 0.2 here"):
+        sweeping.state_of(other.runs[0], tmp_path / "seed1", other)
+
+
+def test_a_signal_that_is_ignored_stays_so():
+    """As nohup asks for SIGHUP, and a shell that starts a sweep with & for SIGINT."""
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with sweeping._signals(lambda *_: None):
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+            assert callable(signal.getsignal(signal.SIGTERM))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_an_edited_recipe_is_another_setting(material, tmp_path, monkeypatch):
+    monkeypatch.chdir(material)
+    recipe = material / "mine.yaml"
+
+    def grid(recipe_says, **base):
+        recipe.write_text(json.dumps(recipe_says))
+        return read_grid(str(write(material, {"seed": [1]}, "edited", {"recipe": "mine.yaml", **base})))
+
+    before = grid({"learning_rate": 3e-5, "weight_decay": 0.1})
+    (run,), folder, sweep = before.runs, tmp_path / "seed1", sweep_of(before, tmp_path)
+    monkeypatch.setattr(sweep, "launch", lambda *_: None)
+    sweep.start(run, 0, -1)  # begun, killed before its first checkpoint
+    asked = json.loads((folder / sweeping.ASKED).read_text())
+    assert asked["asked"] == run.asked and run.asked["weight_decay"] == 0.1
+    assert sweeping.state_of(run, folder, before) == sweeping.NEW
+
+    after = grid({"learning_rate": 3e-5, "weight_decay": 0.2})
+    with pytest.raises(UserError, match="recipe was edited while .*: weight_decay is 0.2 there and 0.1 here"):
+        sweep.start(run, 0, -1)
+    for _ in ("begun", "finished"):
+        with pytest.raises(UserError, match="other settings .*: weight_decay is 0.1 there and 0.2 here"):
+            sweeping.state_of(after.runs[0], folder, after)
+        finished(folder, run)
+    named = grid({"learning_rate": 1e-5}, weight_decay=0.1, learning_rate=3e-5)  # the same, said in another way
+    assert sweeping.state_of(named.runs[0], folder, named) == sweeping.FINISHED
+    recipe.unlink()  # what was kept is enough
+    plain = read_grid(str(write(material, {"seed": [1]}, "plain", {"weight_decay": 0.1, "learning_rate": 3e-5})))
+    assert sweeping.state_of(plain.runs[0], folder, plain) == sweeping.FINISHED
+    asked["asked"] |= {"of_a_later_version": 1}
+    del asked["asked"]["weight_decay"]
+    (folder / sweeping.ASKED).write_text(json.dumps(asked))
+    recipe.write_text(json.dumps({"learning_rate": 3e-5, "weight_decay": 0.1}))
+    assert sweeping.state_of(run, folder, before) == sweeping.FINISHED
+    record = RunRecord.load(folder)
+    record.command += ["--m", "0.2"]  # not what the sweep started: trained by hand
+    record.save(folder)
+    with pytest.raises(UserError, match="m is 0.2 there and 0.3 here"):
+        sweeping.state_of(run, folder, before)
+
+
+def write_sets(folder):
+    """Every STS set in a folder of files, and a file of pairs that is called as another is."""
+    for name in ("sts", "test"):
+        (folder / name).mkdir(exist_ok=True)
+    (folder / "test/pairs.tsv").write_text(PAIRS)
+    for task in STS_TASKS.values():
+        parts = sorted({part for split in task.splits for part in split.parts})
+        rows = [f"x\t{part}\t{score}\tA cat.\tA dog." for part in parts for score in (1, 2, 3)]
+        (folder / f"sts/{task.name}.tsv").write_text(
+            "\n".join(["subset\tsplit\tscore\tsentence1\tsentence2", *rows]) + "\n"
+        )
 
 
 # ---- real sweeps
@@ -352,6 +566,25 @@ def test_a_signal_a_failure_and_an_evaluation(material, begin, monkeypatch):
     record.command = flags
     record.save(runs / "whole")
     assert sweeping.state_of(run, runs / "whole", both) == sweeping.TRAINED
+
+
+@pytest.mark.slow
+def test_pairs_of_the_quickstart_and_a_test_file_called_as_the_dev_file(material, begin):
+    write_sets(material)
+    for name, base, evaluate, key in (
+        ("quick", {"eval_file": "quickstart"}, {"eval_file": "quickstart"}, "quickstart_pairs/file/all/spearman"),
+        ("same", {}, {"eval_file": "test/pairs.tsv"}, "pairs/file/all/spearman"),
+    ):
+        grid = write(material, {"seed": [1]}, name, base, evaluate=evaluate)
+        for judged in (1, 1):  # the second finds all finished
+            process = begin(material, grid, "--runs", name)
+            said, _ = process.communicate(timeout=120)
+            assert process.returncode == 0 and "1 of 1 runs are finished" in said, said
+            assert counted(material / name, "end", "eval") == {"seed1": judged}
+        results = json.loads((material / name / "seed1/results.json").read_text())
+        assert key in results and results["metadata"]["data"][key[: -len("/all/spearman")]]["source"].endswith(
+            evaluate["eval_file"].replace("quickstart", "quickstart_pairs.tsv")
+        )
 
 
 @pytest.mark.slow

@@ -107,6 +107,16 @@ def _differences(systems: Sequence[tuple[str, Results]], shown: dict[str, str]) 
     return notes
 
 
+def choose_systems(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(those to read, folders left out): of several, unnamed folders without results.json, as ``runs/*`` gives them.
+
+    One alone, or where none is left, is a mistake that `read_system` names.
+    """
+    bare = [text for text in arguments if Path(text).is_dir() and not (Path(text) / "results.json").exists()]
+    kept = [text for text in arguments if text not in bare]
+    return (kept, bare) if kept else (list(arguments), [])
+
+
 def read_system(argument: str) -> tuple[str, Results]:
     """``FILE``, ``FOLDER`` or ``NAME=either`` -> (name, results)."""
     name, equals, path = argument.rpartition("=")

@@ -379,14 +379,19 @@ def load_tasks(names: Sequence[str] | None = None, sts_dir: str | Path | None = 
     "SICK-R" is MTEB's 9,927 pairs and, where the source tells them apart, also SentEval's 4,927.
     """
     source = open_source(sts_dir)
-    wanted = {found: None for name in (STS_TASKS if names is None else names) for found in _find(name, source)}
     return [
         PairSet(
             *(task.name, split.name, tuple(source.read(task, split)), source.name),
             *(task.revision if source.on_hub else None, source.text, split.size, task.aligned_above),
         )
-        for task, split in wanted
+        for task, split in find_sets(names, source)
     ]
+
+
+def find_sets(names: Sequence[str] | None, source: Source) -> list[tuple[STSTask, Split]]:
+    """What `load_tasks` would read; UserError where a name is unknown or the source has no such split."""
+    names = list(STS_TASKS) if names is None else names
+    return list(dict.fromkeys(found for name in names for found in _find(name, source)))
 
 
 def _find(name: str, source: Source) -> list[tuple[STSTask, Split]]:

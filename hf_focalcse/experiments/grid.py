@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,10 +11,23 @@ from typing import Any
 
 import yaml
 
-from ..arguments import GRIDS, OVERRIDES, Settings, loss_settings, parse, parse_eval, training_parser
+from ..arguments import (
+    GRIDS,
+    OVERRIDES,
+    RENAMED,
+    EvalArguments,
+    Settings,
+    check_eval,
+    loss_settings,
+    parse,
+    parse_eval,
+    training_parser,
+    translate,
+)
 from ..augment import build_augmentations
 from ..errors import UserError, suggest
-from ..evaluation import STS_TASKS
+from ..evaluation import STS_TASKS, load_tasks, read_pairs
+from ..evaluation.tasks import find_sets, open_source
 from ..poolers import resolve_pooler
 
 KEYS = ("name", "note", "base", "axes", "evaluate")
@@ -40,7 +54,7 @@ class Run:
     name: str
     values: dict[str, str]
     argv: tuple[str, ...]
-    asked: dict[str, Any]  # every setting that matters, defaults included
+    asked: dict[str, Any]  # every setting that matters, defaults and the recipe's included, as JSON has it
 
 
 @dataclass(frozen=True)
@@ -70,8 +84,9 @@ def read_grid(grid: str, overrides: list[str] | None = None, script: str = "foca
     axes = read_axes(_mapping(content.get("axes"), f"{file}: axes"), str(file))
     overrides = overrides or []
     parser = training_parser(script)
-    given = parser.named(overrides)
+    given = parser.named(translate(overrides, []))  # an older name of a flag is that flag
     known = parser.destinations()
+    known |= {older: known[name] for older, name in RENAMED.items()}
 
     varied: dict[str, str] = {}  # flag -> the axis that sets it
     for axis, values in axes.items():
@@ -125,11 +140,7 @@ def read_grid(grid: str, overrides: list[str] | None = None, script: str = "foca
             evaluate |= {"eval_file": chosen.eval_file} if chosen.eval_file else {"sts_dir": chosen.sts_dir}
         evaluate = tuple(as_flags(evaluate, f"{file}: evaluate"))
         try:
-            for task in parse_eval(list(evaluate), script).tasks or ():
-                if task.partition("/")[0] not in {*STS_TASKS, *(row.title for row in STS_TASKS.values())}:
-                    raise UserError(
-                        f"there is no task {task!r}{suggest(task, STS_TASKS)}; allowed: {', '.join(STS_TASKS)}"
-                    )
+            check_evaluation(parse_eval(list(evaluate), script))
         except UserError as error:
             raise UserError(f"{file}: evaluate: {error}") from error
     return Grid(name, " ".join(str(content.get("note", "")).split()), tuple(runs.values()), evaluate)
@@ -161,6 +172,25 @@ def check_values(settings: Settings) -> None:
             raise UserError(
                 f"--{flag} {path} is not there; paths are taken from the folder that the sweep is started in"
             )
+
+
+def check_evaluation(args: EvalArguments) -> None:
+    """Refuse now what every evaluation would refuse after its run was trained; sets that are files are read.
+
+    Raises:
+        UserError: a value, a name or a file is not as it must be.
+    """
+    check_eval(args)
+    for task in args.tasks or ():
+        if task.partition("/")[0] not in {*STS_TASKS, *(row.title for row in STS_TASKS.values())}:
+            raise UserError(f"there is no task {task!r}{suggest(task, STS_TASKS)}; allowed: {', '.join(STS_TASKS)}")
+    if args.eval_file:
+        if args.eval_file != "quickstart":
+            read_pairs(args.eval_file)
+    elif args.sts_dir:
+        load_tasks(args.sets(), args.sts_dir)
+    else:
+        find_sets(args.sets(), open_source())  # the Hub: names alone
 
 
 def find_grid(grid: str) -> Path:
@@ -265,19 +295,44 @@ def settings_asked(settings: Settings) -> dict[str, Any]:
     for name in ("train_file", "eval_file", "sts_dir"):
         if found[name] is not None and Path(found[name]).exists():
             found[name] = str(Path(found[name]).resolve())
-    return {key: value for key, value in found.items() if key not in HARMLESS and "token" not in key}
+    found = {key: value for key, value in found.items() if key not in HARMLESS and "token" not in key}
+    return json.loads(json.dumps(found, default=str))
 
 
-def differing(run: Run, command: list[str]) -> list[str]:
+def differing(run: Run, command: list[str], kept: dict[str, Any] | None = None) -> list[str]:
     """The settings in which a recorded command line differs from those of ``run``, in words.
 
+    kept: `Run.asked` as it was when the command was started. It speaks for what the command itself does not name, for
+    its recipe may have been edited since.
+
     Raises:
-        UserError: the command line cannot be read any more.
+        UserError: the command line cannot be read any more, and there is nothing that was kept.
     """
-    flags = next((i for i, word in enumerate(command) if word.startswith("--")), len(command))
-    before = settings_asked(parse(command[flags:]))
+    before: dict[str, Any] = {}
+    named: set[str] = set()
+    try:
+        settings = parse(flags_of(command))
+        before, named = settings_asked(settings), settings.explicit
+    except UserError:  # its recipe is gone, for instance
+        if kept is None:
+            raise
+        before = dict.fromkeys(kept)
+    known = before.keys() | run.asked.keys()  # a setting that nobody knows any more differs in nothing
+    before |= {key: value for key, value in (kept or {}).items() if key in known and key not in named}
     return [
         f"{key} is {before.get(key)!r} there and {run.asked.get(key)!r} here"
-        for key in sorted(before.keys() | run.asked.keys())
+        for key in sorted(known)
         if before.get(key) != run.asked.get(key)
     ]
+
+
+def flags_of(command: list[str]) -> list[str]:
+    """A command line without the words that start it."""
+    return command[next((i for i, word in enumerate(command) if word.startswith("--")), len(command)) :]
+
+
+def same_command(command: list[str], started: list[str]) -> bool:
+    """Whether ``command`` is ``started`` with nothing more than what the sweep itself adds."""
+    words, first = translate(flags_of(command), []), translate(flags_of(started), [])
+    added = {word.partition("=")[0][2:] for word in words[len(first) :] if word.startswith("--")}
+    return words[: len(first)] == first and added <= OURS.keys()

@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from fnmatch import fnmatch
 from pathlib import Path
@@ -29,11 +29,11 @@ import psutil
 from ..arguments import SweepArguments, parse_eval
 from ..checkpoints import find_checkpoint, list_checkpoints, remove
 from ..errors import STOPPED, Stopped, UserError
-from ..evaluation import STS_TASKS, Results
+from ..evaluation import Results
 from ..record import RUN_FILE, RunRecord, write_json
-from .grid import Grid, Run, differing, read_grid
+from .grid import Grid, Run, differing, read_grid, same_command
 
-ASKED = "sweep.json"  # in a run's folder: the flags it was started with
+ASKED = "sweep.json"  # in a run's folder: the flags it was started with, and those it was judged by
 LOG = "sweep.log"  # in a run's folder: what training and evaluation said
 JOURNAL = "sweep.jsonl"  # in the folder of the runs: a line per start and end
 LOCKS = ".locks"
@@ -129,7 +129,8 @@ def state_of(run: Run, folder: Path, grid: Grid) -> str:
         UserError: the folder holds a run with other settings.
     """
     asked = folder / ASKED
-    if (folder / RUN_FILE).exists():
+    cut = is_cut(folder / RUN_FILE)
+    if (folder / RUN_FILE).exists() and not cut:
         record = RunRecord.load(folder)
         _refuse_other(run, record.command, folder)
         if record.seconds is not None:
@@ -140,6 +141,8 @@ def state_of(run: Run, folder: Path, grid: Grid) -> str:
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{asked} cannot be read ({error}); delete {folder} to start the run again") from error
         _refuse_other(run, command, folder)
+    if cut:
+        return DAMAGED
     if not list_checkpoints(folder):
         return NEW
     try:
@@ -148,9 +151,19 @@ def state_of(run: Run, folder: Path, grid: Grid) -> str:
         return DAMAGED  # it is started again from the beginning
 
 
-def _refuse_other(run: Run, command: list[str], folder: Path) -> None:
+def is_cut(file: Path) -> bool:
+    """Whether a record is there but no JSON, as a full disk or a power cut leaves it; one of another version is."""
     try:
-        found = differing(run, command)
+        return file.exists() and not isinstance(json.loads(file.read_bytes()), dict)
+    except ValueError:
+        return True
+
+
+def _refuse_other(run: Run, command: list[str], folder: Path) -> None:
+    asked = read_asked(folder)
+    try:
+        by_sweep = "asked" in asked and same_command(command, asked["command"])
+        found = differing(run, command, asked["asked"] if by_sweep else None)
     except (UserError, SystemExit) as error:
         raise UserError(
             f"{folder} holds a run whose settings cannot be compared: {error}; give another --runs"
@@ -163,28 +176,43 @@ def _refuse_other(run: Run, command: list[str], folder: Path) -> None:
         )
 
 
+def read_asked(folder: Path) -> dict[str, Any]:
+    """What sweep.json of a run says; empty where it says nothing."""
+    try:
+        asked = json.loads((folder / ASKED).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return asked if isinstance(asked, dict) else {}
+
+
 def is_judged(folder: Path, record: RunRecord, evaluate: tuple[str, ...]) -> bool:
-    """Whether results.json holds every set that the evaluation scores, of these weights."""
-    if not (folder / "results.json").exists():
+    """Whether a sweep has judged these weights by these flags, and results.json still holds every set.
+
+    The names of the sets alone are no proof: two files of pairs may be called the same.
+    """
+    judged = read_asked(folder).get("judged")
+    try:
+        found = judged_by(folder, evaluate)
+    except UserError:  # no results.json, or a damaged one
         return False
+    return (
+        isinstance(judged, dict)
+        and found["weights_sha256"] == record.model.get("weights_sha256")
+        and all(judged.get(key) == found[key] for key in ("by", "weights_sha256"))
+        and set(judged.get("sets", ())) <= set(found["sets"])
+    )
+
+
+def judged_by(folder: Path, evaluate: tuple[str, ...]) -> dict[str, Any]:
+    """The flags of an evaluation that change its scores, and whose weights and which sets results.json holds."""
+    by = {key: value for key, value in asdict(parse_eval(list(evaluate))).items() if value not in (None, False)}
+    for flag in ("device", "batch_size"):
+        by.pop(flag, None)
+    for flag in ("eval_file", "sts_dir"):
+        if flag in by and Path(by[flag]).exists():
+            by[flag] = str(Path(by[flag]).resolve())
     metadata = Results.read(folder / "results.json").metadata
-    if metadata["model"].get("weights_sha256") != record.model.get("weights_sha256"):
-        return False
-    args = parse_eval(list(evaluate))
-    if args.eval_file:
-        wanted = [f"{Path(args.eval_file).name.split('.')[0]}/file"]
-    elif args.splits == "dev":
-        wanted = args.tasks or ["STSBenchmark/dev"]
-    else:
-        wanted = args.tasks or list(STS_TASKS)
-    titles = {task.title: name for name, task in STS_TASKS.items()}
-
-    def has(name: str) -> bool:
-        task, _, split = name.partition("/")
-        start = titles.get(task, task) + "/"
-        return any(key.startswith(start) and key.endswith(split or "test") for key in metadata["data"])
-
-    return all(map(has, wanted))
+    return {"by": by, "weights_sha256": metadata["model"].get("weights_sha256"), "sets": sorted(metadata["data"])}
 
 
 def writers() -> dict[Path, int]:
@@ -207,7 +235,9 @@ def writers() -> dict[Path, int]:
 
 @contextmanager
 def _signals(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    """Those that were to be ignored, as nohup asks for SIGHUP, are ignored on."""
+    wanted = [n for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in wanted}
     try:
         yield
     finally:
@@ -280,7 +310,12 @@ class Sweep:
             if not free:
                 return
             folder = self.folder / run.name
-            lock = take_lock(self.folder / LOCKS / f"{run.name}.lock")
+            try:
+                lock = take_lock(self.folder / LOCKS / f"{run.name}.lock")
+            except OSError as error:
+                self.pending.remove(run)
+                self.fail(run, None, f"its folder cannot be locked ({error})")
+                continue
             pid = writing.get(folder.resolve())
             if lock is None or pid is not None:
                 busy[run.name] = f"process {pid}" if pid is not None else "another sweep"
@@ -320,13 +355,19 @@ class Sweep:
         elif {path.name for path in folder.iterdir()} - {ASKED, LOG}:
             again = ["--overwrite_output_dir"]  # of a run that was killed between its last step and its record
         flags = [*run.argv, "--output_dir", str(folder), *again]
-        write_json(folder / ASKED, {"grid": self.grid.name, "command": ["focalcse", "train", *run.argv]})
-        self.launch(run, slot, lock, "train", [*self.launcher, "-m", "hf_focalcse", "train", *flags], state)
+        command = ["focalcse", "train", *run.argv]
+        if edited := differing(run, command):
+            raise UserError(f"its recipe was edited while the sweep was running: {edited[0]}; start the sweep again")
+        write_json(folder / ASKED, {"grid": self.grid.name, "command": command, "asked": run.asked})
+        reason = f"its {RUN_FILE} is damaged" if is_cut(folder / RUN_FILE) else "no checkpoint can be used"
+        self.launch(run, slot, lock, "train", [*self.launcher, "-m", "hf_focalcse", "train", *flags], state, reason)
 
     def eval_flags(self, folder: Path) -> list[str]:
         return ["--model_name_or_path", str(folder), "--output_dir", str(folder), *(self.grid.evaluate or ())]
 
-    def launch(self, run: Run, slot: int, lock: int, what: str, command: list[str], state: str = "") -> None:
+    def launch(
+        self, run: Run, slot: int, lock: int, what: str, command: list[str], state: str = "", reason: str = ""
+    ) -> None:
         log = self.folder / run.name / LOG
         with open(log, "ab") as stream:
             stream.write(f"\n$ {shlex.join(command)}\n".encode())
@@ -344,13 +385,15 @@ class Sweep:
         self.running.append(Job(run, slot, lock, what, process))
         self.note("start", run.name, what, pid=process.pid, state=state)
         verb = {"train": "training", "eval": "judging"}[what]
-        again = {INTERRUPTED: ", from its last checkpoint", DAMAGED: ", from the beginning: no checkpoint can be used"}
-        self.screen.event(f"{verb} {run.name}{again.get(state, '')}")
+        why = {INTERRUPTED: ", from its last checkpoint", DAMAGED: f", from the beginning: {reason}"}
+        self.screen.event(f"{verb} {run.name}{why.get(state, '')}")
 
     def end(self, job: Job) -> None:
         """A process ended: on to the evaluation, to the list of the finished, or of the failed."""
         self.running.remove(job)
         code, folder = job.process.returncode, self.folder / job.run.name
+        if job.what == "eval" and code == 0:
+            self.keep_judged(folder)
         state = state_of(job.run, folder, self.grid)
         done = code == 0 and (state == FINISHED or (state == TRAINED and job.what == "train"))
         self.note("end" if done else "fail", job.run.name, job.what, code=code, seconds=round(job.seconds, 1))
@@ -362,18 +405,26 @@ class Sweep:
             remove(checkpoint)  # the model is saved; what is left would be several times its size
         self.start(job.run, job.slot, job.lock)
 
-    def fail(self, run: Run, lock: int, reason: str) -> None:
+    def keep_judged(self, folder: Path) -> None:
+        """Note by which flags these weights were judged, so that they are not judged again."""
+        record = RunRecord.load(folder)
+        asked = {"grid": self.grid.name, "command": record.command} | read_asked(folder)
+        judged = judged_by(folder, self.grid.evaluate or ())
+        write_json(folder / ASKED, asked | {"judged": judged})
+
+    def fail(self, run: Run, lock: int | None, reason: str) -> None:
         """The others go on."""
-        os.close(lock)
+        if lock is not None:
+            os.close(lock)
         self.failed[run.name] = reason
         self.screen.event(f"FAILED {run.name}: {reason}")
 
     def close(self, run: Run, lock: int) -> None:
-        """The run is finished."""
-        os.close(lock)
-        self.finished.append(run.name)
+        """The run is finished; ``lock`` is still held where what it left cannot be read."""
         file = self.folder / run.name / "results.json"
         scores = Results.read(file).scores if file.exists() else {}
+        os.close(lock)
+        self.finished.append(run.name)
         shown = [f"{key.removesuffix('/all/spearman')} {scores[key]:.2f}" for key in scores if key in HEADLINES]
         left = self.remaining()
         self.screen.event(
@@ -404,11 +455,17 @@ class Sweep:
     # what is said
 
     def note(self, event: str, run: str, what: str, **more: Any) -> None:
-        """A line of the journal, in one write so that two sweeps do not mix theirs."""
+        """A line of the journal, in one write so that two sweeps do not mix theirs.
+
+        Where it cannot be written that is said: a run that goes on must not count as failed for it.
+        """
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         line = json.dumps({"time": now, "event": event, "run": run, "what": what, **more}) + "\n"
-        with open(self.folder / JOURNAL, "ab", buffering=0) as file:
-            file.write(line.encode())
+        try:
+            with open(self.folder / JOURNAL, "ab", buffering=0) as file:
+                file.write(line.encode())
+        except OSError as error:
+            self.screen.event(f"{JOURNAL} lacks the {event} of {run}: {error}")
 
     def remaining(self) -> str:
         """The time that is left, from what the runs of this sweep took; empty as long as none is finished."""
@@ -480,9 +537,12 @@ def take_lock(path: Path) -> int | None:
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         os.close(lock)
         return None
+    except OSError:  # no locks on this file system
+        os.close(lock)
+        raise
     return lock
 
 
@@ -544,18 +604,29 @@ class Screen:
         self.at = 0.0
 
     def event(self, text: str) -> None:
-        self.clear()
-        print(f"{datetime.now():%H:%M:%S} {text}", flush=True)
+        with self._unheard():
+            self.clear()
+            print(f"{datetime.now():%H:%M:%S} {text}", flush=True)
 
     def draw(self, rows: Callable[[], list[str]]) -> None:
         if not self.live or (self.drawn and time.monotonic() - self.at < 1):
             return
-        self.clear()
         width, height = shutil.get_terminal_size()
         lines = [row[: width - 1] for row in rows()][: max(height - 2, 1)]
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
-        sys.stdout.flush()
-        self.drawn, self.at = len(lines), time.monotonic()
+        with self._unheard():
+            self.clear()
+            sys.stdout.write("".join(f"{line}\n" for line in lines))
+            sys.stdout.flush()
+            self.drawn, self.at = len(lines), time.monotonic()
+
+    @contextmanager
+    def _unheard(self) -> Iterator[None]:
+        """Where nobody reads any more the runs go on; their logs and the journal tell of them."""
+        try:
+            yield
+        except OSError:
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+            self.live, self.drawn = False, 0
 
     def clear(self) -> None:
         if self.drawn:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
+from hf_focalcse.cli import main
 from hf_focalcse.errors import UserError
 from hf_focalcse.evaluation import Results, evaluate_sts, load_tasks
 from hf_focalcse.evaluation.evaluate import FORMAT, PROTOCOL
@@ -196,6 +197,20 @@ def test_table_says_what_does_not_compare():
     assert any(note.startswith("STS12: measured on different data") and "one (10 pairs, text raw)" in note
                for note in table.notes)  # fmt: skip
     assert not [note for note in make_table([("one", results("x", 1.0))]).notes if "different" in note]
+
+
+def test_table_leaves_out_folders_without_results(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("run", "report"):
+        (tmp_path / name).mkdir()
+    results("x", 1.0).write(tmp_path / "run/results.json")
+    main(["table", "report", "run", "--format", "plain"])
+    out, err = capsys.readouterr()
+    assert out.count("x (mean)") == 1 and err == "note: left out, for they have no results.json: report\n"
+    for arguments in (["report"], ["report", "report/"], ["run", "mine=report"], ["run", "nowhere"]):
+        with pytest.raises(SystemExit):
+            main(["table", *arguments])
+        assert "no such file: " in capsys.readouterr().err
 
 
 def test_table_refuses(tmp_path):
