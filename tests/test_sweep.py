@@ -302,7 +302,7 @@ def finished(folder, run, weights="w", sets=("pairs/file",)):
 def scored(folder, weights="w", sets=("pairs/file",)):
     scores = {f"{key}/all/spearman": 50.0 for key in sets}
     model = {"weights_sha256": weights, "pooler": "cls"}
-    metadata = {"format": 1, "protocol": "p", "model": model, "data": {key: {} for key in sets}}
+    metadata = {"format": 1, "protocol": "p", "model": model, "data": {key: {"sha256": key} for key in sets}}
     Results(scores, metadata).write(folder / "results.json")
 
 

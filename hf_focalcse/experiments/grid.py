@@ -43,7 +43,7 @@ HARMLESS = {  # settings that change what is printed or kept, never what is lear
     *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "allow_resume_mismatch", "recipe"),
     *("save_total_limit", "save_only_model", "disable_tqdm", "log_level", "log_level_replica", "log_on_each_node"),
     *("logging_dir", "logging_steps", "logging_first_step", "logging_strategy", "report_to", "run_name"),
-    *("dataloader_num_workers", "per_device_eval_batch_size", "project", "trackio_space_id"),
+    *("dataloader_num_workers", "per_device_eval_batch_size", "measure_steps", "project", "trackio_space_id"),
 }
 
 
