@@ -431,8 +431,8 @@ class FocalCLMixin(_Base):
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """As in transformers; a projection that the plain encoder has no place for goes into a side file."""
-        # the names of this model: older transformers write those of TensorFlow (LayerNorm.gamma, .beta) by default,
-        # which Trainer, who reads checkpoints non-strictly, would pass over
+        # The names of this model: older transformers write those of TensorFlow (LayerNorm.gamma, .beta) by default,
+        # which Trainer, who reads checkpoints non-strictly, would pass over.
         kwargs.setdefault("save_original_format", False)
         head = {}
         if not self.encoder_has_pooler:
