@@ -114,7 +114,7 @@ def others(desk):
         scores = {f"{key}/all/spearman": 50.0 + shift for key in keys} | {
             "average/mteb-sickr/all/spearman": 50.0 + shift
         }
-        Results(scores, {"format": 1, "model": {}, "data": {}}).write(desk.folder.parent / file)
+        Results(scores, {"format": 1, "protocol": "p", "model": {}, "data": {}}).write(desk.folder.parent / file)
 
 
 def stored(desk: Desk, name: str) -> str:
