@@ -48,7 +48,13 @@ def results(data: dict, scores: dict, **details) -> Results:
         "text": "raw",
     }
     described = {key: of | changes for key, changes in data.items()}
-    metadata = {"format": 1, "protocol": "p", "model": {"max_length": 64}, "data": described, "created": "2026-01-02T03:04:05+00:00"}
+    metadata = {
+        "format": 1,
+        "protocol": "p",
+        "model": {"max_length": 64},
+        "data": described,
+        "created": "2026-01-02T03:04:05+00:00",
+    }
     return Results(scores, metadata | details)
 
 
