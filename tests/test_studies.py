@@ -11,10 +11,10 @@ STUDIES = sorted((Path(__file__).parent.parent / "studies").rglob("*.yaml"))
 
 
 @pytest.mark.parametrize("grid", STUDIES, ids=lambda path: path.stem)
-def test_a_study_can_be_started(tmp_path, monkeypatch, capsys, grid):
+def test_a_study_can_be_started(tmp_path, monkeypatch, capsys, grid, shared_data):
     monkeypatch.chdir(tmp_path)
     save_tiny(tmp_path / "tiny", "bert")
     (tmp_path / "wiki3.txt").write_text("a man\n" * 64)
-    (tmp_path / "sts").mkdir()
+    (tmp_path / "sts").symlink_to(shared_data / "sts")
     cli.run("sweep", [str(grid), "--dry_run", "--model_name_or_path", "tiny"])
     assert "new) in" in capsys.readouterr().out
