@@ -42,6 +42,7 @@ from transformers import (
     MPNetModel,
     MPNetPreTrainedModel,
     PretrainedConfig,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
     RobertaConfig,
     RobertaModel,
@@ -102,7 +103,7 @@ class Projection(nn.Module):
 
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel as _Base
+    _Base = PreTrainedModel
 else:
     _Base = object
 
@@ -480,6 +481,12 @@ class ElectraForFocalCL(SideHead, ElectraPreTrainedModel):
 
 class ModernBertForFocalCL(SideHead, ModernBertPreTrainedModel):
     encoder_class = ModernBertModel
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if module is self.mlp.dense:  # older ModernBERTs draw their own modules only and leave it uninitialised memory
+            PreTrainedModel._init_weights(self, module)
+        else:
+            super()._init_weights(module)
 
 
 class AutoModelForFocalCL(_BaseAutoModelClass):

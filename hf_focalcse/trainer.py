@@ -186,6 +186,11 @@ class FocalCSETrainer(Trainer):
 
     # ---- the step
 
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
+        # Trainer divides the loss by the accumulation steps; transformers 5.5 has accelerate do it a second time
+        self.accelerator.gradient_accumulation_steps = 1
+
     def compute_loss(
         self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
