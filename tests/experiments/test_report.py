@@ -216,7 +216,7 @@ def test_scores_before_training_go_to_the_encoder_that_they_are_of(tmp_path):
     for name, encoder in zip("abc", CHECKPOINTS, strict=True):
         start_from(made_run(tmp_path / f"{name}-seed1", 1, 80.0), encoder, "bert")
     key = "STS12/test/all/spearman"
-    write_results(tmp_path / "before", {key: 60.0}, name=f"/work/{CHECKPOINTS[1]}")
+    write_results(tmp_path / "before", {key: 60.0}, name=f"/elsewhere/{CHECKPOINTS[1]}")
     assert [group.before(key) for group in read_study([tmp_path]).groups] == [None, 60.0, None]
     write_results(tmp_path / "before", {key: 60.0, KEY: 79.0}, name="checkpoint-40")  # of which of the three?
     assert [group.before(key) for group in read_study([tmp_path]).groups] == [None, None, None]
