@@ -21,6 +21,7 @@ from .errors import UserError
 
 FORMAT = 1
 RUN_FILE = "run.json"
+YOUNGER = ("publication", "step_memory", "dev_sets")  # fields that came after the format
 PATH_SETTINGS = ("train_file", "eval_file", "sts_dir", "output_dir", "recipe", "resume_from_checkpoint", "deepspeed")
 # A path that can be told from other text: from the root, the home folder, a drive, or relative with dots.
 PATH = re.compile(r"""(?<![\w.:/~\\)\]-])(?:[A-Za-z]:|~\w*|\.{1,2})?(?:[/\\][^\s/\\'"`,;:()\[\]]+)+[/\\]?""")
@@ -92,11 +93,7 @@ class RunRecord:
         path = Path(folder) / RUN_FILE
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            content = {
-                "publication": {},
-                "step_memory": {},
-                "dev_sets": {},
-            } | content  # these are younger than the format
+            content = {name: {} for name in YOUNGER} | content
             return cls(**{f.name: content[f.name] for f in fields(cls)})
         except FileNotFoundError as error:
             raise UserError(f"there is no {path}; give the output folder of a training run") from error

@@ -51,6 +51,11 @@ RANK_SEED = 1_000_003  # between the dropout seeds of two ranks; Trainer seeds a
 WRITE_ERRORS = ("inline_container", "PytorchStreamWriter", "basic_ios::clear")  # torch.save's on a full disk
 
 
+def _word(choice: Any) -> str:
+    """An enum of transformers as a command line gives it."""
+    return str(getattr(choice, "value", choice))
+
+
 @contextmanager
 def _refused_as(flag: str, remedy: str) -> Iterator[None]:
     """What transformers and torch refuse within it is a mistake in ``flag``."""
@@ -172,16 +177,12 @@ class FocalCSETrainer(Trainer):
             self.add_callback(Measuring(measure_steps, self.measure, self.log))
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        with _refused_as(
-            f"--optim {getattr(self.args.optim, 'value', self.args.optim)}", "adamw_torch is the default"
-        ):
+        with _refused_as(f"--optim {_word(self.args.optim)}", "adamw_torch is the default"):
             return super().create_optimizer(*args, **kwargs)
 
     def create_scheduler(self, *args: Any, **kwargs: Any) -> Any:
-        kind = getattr(self.args.lr_scheduler_type, "value", self.args.lr_scheduler_type)
-        with _refused_as(
-            f"--lr_scheduler_type {kind}", "give what it needs in --lr_scheduler_kwargs, or take linear, the default"
-        ):
+        remedy = "give what it needs in --lr_scheduler_kwargs, or take linear, the default"
+        with _refused_as(f"--lr_scheduler_type {_word(self.args.lr_scheduler_type)}", remedy):
             return super().create_scheduler(*args, **kwargs)
 
     # ---- the step
@@ -473,7 +474,7 @@ class FocalCSETrainer(Trainer):
             self.loss,
             self.args.train_batch_size,
             getattr(self._collate_views, "max_seq_length", 32),
-            optimizer=str(getattr(self.args.optim, "value", self.args.optim)),
+            optimizer=_word(self.args.optim),
             world_size=self.args.world_size if self.negatives == "global" else 1,
             views=getattr(self.data_collator, "views", 2),
             autocast=self.accelerator.autocast,

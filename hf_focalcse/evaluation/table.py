@@ -127,13 +127,16 @@ def read_system(argument: str) -> tuple[str, Results]:
     return name or describe(results, file), results
 
 
+def as_embedded(pooler: str | None, projection: str | None) -> tuple[str | None, str | None]:
+    """One name for one pooling: a projection that only training uses is not there when sentences are encoded."""
+    return ("cls_before_pooler", "none") if (pooler, projection) == ("cls", "training") else (pooler, projection)
+
+
 def describe(results: Results, file: Path) -> str:
     """What a row is called: the model, its pooler and what was done to its vectors."""
     model = results.metadata["model"]
     start = Path(str(model.get("name_or_path", file.parent.name)).rstrip("/")).name
-    pooler = model.get("pooler")
-    if pooler == "cls" and model.get("projection") == "training":
-        pooler = "cls_before_pooler"
+    pooler, _ = as_embedded(model.get("pooler"), model.get("projection"))
     whitened = model.get("whitening") and f"whitened on {model['whitening']}"
     parts = [part for part in (pooler, whitened, model.get("precision")) if part]  # precision: where not float32
     return f"{start} ({', '.join(parts)})" if parts else start

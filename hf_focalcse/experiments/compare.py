@@ -350,9 +350,11 @@ def compare_arms(
     sets, more = common_sets([run for pair in pairs for run in pair], args.sick)
     notes += more
     units, universe = number_units(list(sets), pairs[0][0])
+    cosines = [[read_cosines(run.folder, run.results) for run in pair] for pair in pairs]
     rows, draws = [], []
     for place, (key, title) in enumerate(sets.items()):
-        row, drawn = compare_set(key, title, pairs, args.resamples, place, units.get(key), universe)
+        of_set = [[kept.get(key) for kept in pair] for pair in cosines]
+        row, drawn = compare_set(key, title, pairs, of_set, args.resamples, place, units.get(key), universe)
         rows.append(row)
         draws.append(drawn)
     lacking = [row.title for row in rows if row.over_pairs is None]
@@ -433,6 +435,7 @@ def compare_set(
     key: str,
     title: str,
     pairs: list[tuple[Trained, Trained]],
+    cosines: list[list[np.ndarray | None]],
     resamples: int,
     place: int,
     units: np.ndarray | None = None,
@@ -440,7 +443,6 @@ def compare_set(
 ) -> tuple[Row, Draws]:
     """One set on all seeds; no test over pairs where a run kept no cosines. units, universe: see `resample`."""
     a, b = ([pair[side].results.scores[key + ALL] for pair in pairs] for side in (0, 1))
-    cosines = [[read_cosines(run.folder, run.results).get(key) for run in pair] for pair in pairs]
     drawn: Draws = None
     test = None
     if all(one is not None for pair in cosines for one in pair):

@@ -18,7 +18,7 @@ from scipy import stats
 from ..errors import UserError
 from ..evaluation import Results
 from ..evaluation.evaluate import SICK_SPLITS
-from ..evaluation.table import describe
+from ..evaluation.table import as_embedded, describe
 from ..evaluation.tasks import STS_TASKS
 from ..record import RUN_FILE, RunRecord, last_part, without_paths
 
@@ -219,7 +219,7 @@ def _adopt(other: Run, runs: Sequence[Run]) -> str | None:
     """
     starts: dict[str, list[Run]] = {}
     for run in runs:
-        if _pooling(*map(run.factors.get, POOLING)) == _pooling(*map(other.factors.get, POOLING)):
+        if as_embedded(*map(run.factors.get, POOLING)) == as_embedded(*map(other.factors.get, POOLING)):
             starts.setdefault(Group("", [run]).start, []).append(run)
     ranks: dict[str, tuple[bool, bool]] = {}
     path = other.models["encoder"][0]
@@ -253,7 +253,7 @@ def read_run(folder: Path, name: str) -> Run:
     judged = results.metadata["model"]
     asked, trained = ([of.get(key) for key in POOLING] for of in (judged, raw))
     known = [(one or other, other or one) for one, other in zip(asked, trained, strict=True)]
-    theirs, ours = (_pooling(*of) for of in zip(*known, strict=True))
+    theirs, ours = (as_embedded(*of) for of in zip(*known, strict=True))
     if judged.get("whitening") or theirs != ours:
         how = "whitened" if judged.get("whitening") else f"with pooler {asked[0]}, projection {asked[1]}"
         raise UserError(
@@ -402,11 +402,6 @@ def _folders(path: str, private: bool) -> list[str]:
     rooted = re.match(r"[/\\~.]|\w:", path) is not None
     named = [part for part in re.split(r"[/\\]", path)[:-1] if not re.fullmatch(r"\.*|~.*|\w:", part)]
     return named[rooted + private :]
-
-
-def _pooling(pooler: str | None, projection: str | None) -> tuple[str | None, str | None]:
-    """One name for one pooling: a projection that only training uses is not there when sentences are encoded."""
-    return ("cls_before_pooler", "none") if (pooler, projection) == ("cls", "training") else (pooler, projection)
 
 
 def _precision(judged: str | None, of_training: Iterable[str]) -> str:
