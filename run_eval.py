@@ -5,7 +5,7 @@ python run_eval.py --model_name_or_path runs/quickstart-focal-seed42
 python run_eval.py --model_name_or_path bert-base-uncased --pooler avg_first_last --sts_dir STS
 """
 
-from hf_focalcse.cli import run
+from hf_focalcse.cli.main import run
 
 if __name__ == "__main__":
     run("eval")

@@ -6,7 +6,7 @@ accelerate launch run_unsup.py --recipe bert-base              # a published con
 accelerate launch run_unsup.py --model_name_or_path bert-base-uncased --train_file sentences.txt
 """
 
-from hf_focalcse.cli import run
+from hf_focalcse.cli.main import run
 
 if __name__ == "__main__":
     run("train")

@@ -28,7 +28,7 @@ def status(name: str) -> int:
 def apart(function: Callable[..., Any], *args: Any) -> Any:
     """The result of a module's function, called in a fresh process."""
     context = get_context("forkserver")  # a fresh process each time, without the seconds of importing
-    context.set_forkserver_preload(["torch", "hf_focalcse.trainer"])
+    context.set_forkserver_preload(["torch", "hf_focalcse.training.trainer"])
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(function, *args).result()
 

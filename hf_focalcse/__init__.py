@@ -6,33 +6,30 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _PUBLIC = {  # name -> module; loaded on first use, so that the command line answers at once
-    "AutoModelForFocalCL": "modeling",
-    "BertForFocalCL": "modeling",
-    "DistilBertForFocalCL": "modeling",
-    "ElectraForFocalCL": "modeling",
-    "ModernBertForFocalCL": "modeling",
-    "MPNetForFocalCL": "modeling",
-    "RobertaForFocalCL": "modeling",
-    "XLMRobertaForFocalCL": "modeling",
-    "load_model": "modeling",
+    "AutoModelForFocalCL": "encoder.modeling",
+    "BertForFocalCL": "encoder.modeling",
+    "DistilBertForFocalCL": "encoder.modeling",
+    "ElectraForFocalCL": "encoder.modeling",
+    "ModernBertForFocalCL": "encoder.modeling",
+    "MPNetForFocalCL": "encoder.modeling",
+    "RobertaForFocalCL": "encoder.modeling",
+    "XLMRobertaForFocalCL": "encoder.modeling",
+    "load_model": "encoder.modeling",
     "build_loss": "losses",
     "Pairs": "losses",
     "ContrastiveLoss": "losses",
-    "FocalCSETrainer": "trainer",
-    "FocalCSETrainingArguments": "training_args",
-    "ViewCollator": "data",
-    "read_sentences": "data",
+    "FocalCSETrainer": "training.trainer",
+    "FocalCSETrainingArguments": "training.args",
+    "ViewCollator": "data.sentences",
+    "read_sentences": "data.sentences",
     "evaluate_sts": "evaluation",
     "UserError": "errors",
 }
 __all__ = [*_PUBLIC, "__version__"]
 
 if TYPE_CHECKING:
-    from .data import ViewCollator, read_sentences
-    from .errors import UserError
-    from .evaluation import evaluate_sts
-    from .losses import ContrastiveLoss, Pairs, build_loss
-    from .modeling import (
+    from .data.sentences import ViewCollator, read_sentences
+    from .encoder.modeling import (
         AutoModelForFocalCL,
         BertForFocalCL,
         DistilBertForFocalCL,
@@ -43,8 +40,11 @@ if TYPE_CHECKING:
         XLMRobertaForFocalCL,
         load_model,
     )
-    from .trainer import FocalCSETrainer
-    from .training_args import FocalCSETrainingArguments
+    from .errors import UserError
+    from .evaluation import evaluate_sts
+    from .losses import ContrastiveLoss, Pairs, build_loss
+    from .training.args import FocalCSETrainingArguments
+    from .training.trainer import FocalCSETrainer
 
 
 def __getattr__(name: str) -> Any:

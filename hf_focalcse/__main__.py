@@ -1,5 +1,5 @@
 """``python -m hf_focalcse COMMAND …`` is ``focalcse COMMAND …``."""
 
-from .cli import main
+from .cli.main import main
 
 main()

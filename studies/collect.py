@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_focalcse.evaluation import Results
-from hf_focalcse.record import RunRecord, without_paths
+from hf_focalcse.runs.record import RunRecord, without_paths
 
 KEPT = ("/all/spearman", "/alignment", "/uniformity")
 SETTINGS = ("temperature", "m", "weighting", "base")

@@ -1,83 +1,42 @@
-"""Who may import whom. The table is the architecture: a new edge is a decision, taken here."""
+"""Who may import whom. The table is the architecture: a new edge between rooms is a decision, taken here."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parent.parent / "hf_focalcse"
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "hf_focalcse"
+LINES = 400  # of a file of the package, at most
 
-# module -> modules of ours that it may import; everyone may import errors.
-ALLOWED = {
-    # level 0
+# room -> rooms that it may import; everyone may import errors. Rows stand in the order of the house, lowest first.
+ROOMS = {
     "errors": set(),
-    "poolers": set(),
-    "augment": set(),
-    "formats": set(),
-    "record": set(),
-    "quickstart": {"record"},
-    "checkpoints": {"record"},
-    "devcost": set(),
-    "engines": set(),
-    "losses.base": set(),
-    "evaluation.metrics": set(),
-    "evaluation.tasks": set(),
-    "packing": set(),
-    "metrics.sts_correlation.sts_correlation": {"evaluation.metrics"},
-    # level 1
-    "arguments": {"augment", "poolers", "training_args"},
-    "training_args": {"engines"},
-    "data": {"formats"},
-    "reference": {"data"},
-    "losses": {"losses.base"},
-    "losses.*": {"losses.base"},
-    "pairs": {"losses.base"},
-    "modeling": {"augment", "packing", "poolers"},
-    "evaluation.evaluate": {"evaluation.metrics", "evaluation.tasks", "metrics.sts_correlation.sts_correlation"},
-    "evaluation.cosines": {"evaluation.evaluate"},
-    "evaluation.whitening": set(),
-    "evaluation.word_vectors": set(),
-    "evaluation.table": {"evaluation.evaluate", "evaluation.tasks"},
-    "evaluation.rerank_sets": {"evaluation.tasks"},
-    "evaluation.rerank": {f"evaluation.{name}" for name in ("evaluate", "metrics", "rerank_sets")},
-    "evaluation": {f"evaluation.{name}" for name in ("evaluate", "rerank", "rerank_sets", "tasks")},
-    # level 2
-    "memory": {"losses.base"},
-    "stopping": {"pairs"},
-    "measuring": {"evaluation.metrics"},
-    "publishing.merge": set(),
-    "publishing.hub": {"publishing.merge"},
-    "publishing.plots": {"evaluation", "record"},
-    "publishing.card": {"evaluation", "poolers", "record"},
-    "publishing.export": {"evaluation", "modeling", "poolers", "record"}
-    | {f"publishing.{name}" for name in ("card", "merge", "plots")},
-    # level 3: the trainer publishes what it trained, since Trainer.push_to_hub would send the training folder
-    "trainer": {"checkpoints", "data", "devcost", "engines", "evaluation", "losses", "memory", "modeling", "pairs"}
-    | {"measuring", "record", "reference", "stopping", "training_args"}
-    | {f"publishing.{name}" for name in ("card", "export", "hub")},
-    "publishing.publish": {"arguments", "evaluation", "quickstart", "record", "publishing.export", "publishing.hub"},
-    # experiments start training and evaluation as processes, so that a killed run is nobody else's loss
-    "experiments": set(),
-    "experiments.grid": {"arguments", "augment", "evaluation", "evaluation.tasks", "losses", "modeling", "poolers"},
-    "experiments.statistics": set(),
-    "experiments.compare": {"arguments", "evaluation", "record", "evaluation.cosines", "evaluation.table"}
-    | {f"experiments.{name}" for name in ("grid", "statistics")},
-    "experiments.sweep": {"arguments", "checkpoints", "evaluation", "record", "experiments.grid"},
-    "experiments.groups": {"evaluation", "evaluation.evaluate", "evaluation.table", "evaluation.tasks", "record"},
-    "experiments.figures": {"experiments.groups"},
-    "experiments.page": set(),
-    "experiments.report": {"arguments", "evaluation.evaluate", "record"}
-    | {f"experiments.{name}" for name in ("figures", "groups", "page")},
-    # top
-    "jobs": {"arguments", "augment", "checkpoints", "data", "engines", "evaluation", "losses", "modeling"}
-    | {"quickstart", "record", "trainer"}
-    | {"evaluation.cosines", "evaluation.table", "evaluation.whitening", "evaluation.word_vectors"}
-    | {f"publishing.{name}" for name in ("card", "export", "hub", "plots", "publish")},
-    "experiments.hard_negatives": {"arguments", "data", "jobs", "losses", "losses.base", "modeling", "pairs"}
-    | {"quickstart", "record", "reference"},
-    "cli": {"arguments"},
+    "compat": set(),
+    "options": set(),
+    "losses": set(),
+    "data": {"compat"},
+    "runs": {"options"},
+    "encoder": {"compat", "data"},
+    "quickstart": {"runs"},
+    "objectives": {"data", "encoder", "losses"},
+    "evaluation": {"data", "runs"},
+    "publishing": {"compat", "encoder", "evaluation", "runs"},
+    "training": {"compat", "data", "encoder", "evaluation", "losses", "objectives", "options", "publishing", "runs"},
+    "parsing": {"options", "training"},
+    "experiments": {"data", "encoder", "evaluation", "losses", "objectives", "options", "parsing", "quickstart"}
+    | {"runs", "training"},
+    "cli": {"data", "encoder", "evaluation", "experiments", "losses", "objectives", "options", "parsing", "publishing"}
+    | {"quickstart", "runs", "training"},
     "__main__": {"cli"},
-}  # fmt: skip
+}
+EXCEPTIONS = {  # (module, room or module) -> why
+    ("parsing.arguments", "encoder"): "help texts list the poolers and augmentations",
+    ("publishing.publish", "parsing"): "to be divided",
+    ("publishing.publish", "quickstart"): "to be divided",
+    ("experiments.inspect", "cli"): "to be divided",
+}
 FORBIDDEN = {"losses": {"torch.distributed", "transformers"}, "evaluation": {"transformers", "torch"}}
 
 
@@ -110,28 +69,35 @@ def imports(name: str, file: Path) -> tuple[set[str], set[str]]:
     return ours - {"", "errors"}, others
 
 
-def row(name: str) -> set[str] | None:
-    parent = name.rpartition(".")[0]
-    return ALLOWED.get(name, ALLOWED.get(f"{parent}.*") if parent else None)
+def room_of(module: str) -> str:
+    return module.partition(".")[0]
 
 
 @pytest.mark.parametrize("name", [n for n in MODULES if n])
 def test_imports_point_down_the_table(name):
-    allowed = row(name)
-    if not MODULES[name].read_text().strip():
-        return  # a package without code
-    assert allowed is not None, f"{name} has no row in ALLOWED"
+    room = room_of(name)
+    assert room in ROOMS, f"{room} has no row in ROOMS"
     ours, others = imports(name, MODULES[name])
-    assert ours <= allowed, f"{name} imports {sorted(ours - allowed)}"
+    allowed = ROOMS[room] | {room}
+    for other in sorted(ours):
+        excepted = (name, other) in EXCEPTIONS or (name, room_of(other)) in EXCEPTIONS
+        assert room_of(other) in allowed or excepted, f"{name} imports {other}"
     for area, forbidden in FORBIDDEN.items():
-        if name.split(".")[0] == area:
+        if room == area:
             bad = {o for o in others if any(o == f or o.startswith(f + ".") for f in forbidden)}
             assert not bad, f"{name} imports {bad}"
 
 
-def test_the_table_names_what_is_there():
-    for name in ALLOWED:
-        assert name in MODULES or name.endswith(".*"), f"{name} is in ALLOWED but not in the package"
+def test_the_rooms_stand_in_the_order_of_their_imports():
+    order = list(ROOMS)
+    for room, below in ROOMS.items():
+        assert all(order.index(other) < order.index(room) for other in below), room
+
+
+def test_exceptions_are_needed():
+    for name, other in EXCEPTIONS:
+        ours, _ = imports(name, MODULES[name])
+        assert any(other in (found, room_of(found)) for found in ours), f"{name} does not import {other}"
 
 
 def test_no_utils_and_no_cycles():
@@ -148,3 +114,32 @@ def test_no_utils_and_no_cycles():
 
     for name in graph:
         visit(name, ())
+
+
+@pytest.mark.parametrize("room", [name for name in ROOMS if (PACKAGE / name).is_dir()])
+def test_a_room_says_its_purpose_in_one_sentence(room):
+    docstring = ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text(encoding="utf-8")))
+    assert docstring and docstring.splitlines()[0].endswith("."), room
+
+
+def test_imports_of_our_own_are_relative():
+    for name, file in MODULES.items():
+        found = re.search(r"^\s*(from|import) hf_focalcse\b", file.read_text(encoding="utf-8"), re.M)
+        # the folder of the metric is loaded by `evaluate` as a script of its own
+        assert not found or name.startswith("evaluation.sts_correlation"), f"{name}: {found[0]}"
+
+
+@pytest.mark.xfail(reason="being divided", strict=False)
+def test_no_file_is_longer_than_a_reader_can_hold():
+    long = {name: n for name, file in MODULES.items() if (n := len(file.read_text().splitlines())) > LINES}
+    assert not long
+
+
+@pytest.mark.xfail(reason="being divided", strict=False)
+def test_no_test_module_imports_another():
+    tests = {file.stem for file in (ROOT / "tests").rglob("test_*.py")}
+    for file in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert not {part for name in names for part in name.split(".")} & tests, f"{file.name} imports {names}"

@@ -1,9 +1,9 @@
 """Evaluation on semantic textual similarity and reranking; knows no model class, only ``encode``."""
 
-from hf_focalcse.evaluation.evaluate import Results, evaluate_sts
-from hf_focalcse.evaluation.rerank import evaluate_rerank
-from hf_focalcse.evaluation.rerank_sets import RerankSet, load_rerank
-from hf_focalcse.evaluation.tasks import STS_TASKS, PairSet, load_tasks, read_pairs
+from .evaluate import Results, evaluate_sts
+from .rerank import evaluate_rerank
+from .rerank_sets import RerankSet, load_rerank
+from .tasks import STS_TASKS, PairSet, load_tasks, read_pairs
 
 __all__ = [
     "STS_TASKS",

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hf_focalcse.errors import UserError
-from hf_focalcse.evaluation.evaluate import IDENTITY, Results
+from ..errors import UserError
+from .evaluate import IDENTITY, Results
 
 PAIRS_FILE = "pairs.npz"
 ABOUT = "about.json"

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 import numpy as np
 from tqdm.auto import tqdm
 
-from hf_focalcse.errors import UserError
-from hf_focalcse.evaluation.metrics import alignment, cosine, uniformity
-from hf_focalcse.evaluation.tasks import STS_TASKS, PairSet
+from ..errors import UserError
+from .metrics import alignment, cosine, uniformity
+from .tasks import STS_TASKS, PairSet
 
 FORMAT = 1
 PROTOCOL = "sts-1: cosine, Spearman x 100, no regressor; all: the pairs concatenated; mean, wmean: of the subsets"
@@ -45,7 +45,7 @@ def evaluate_sts(
 
     Raises UserError for an encoder whose vectors are not finite, are zero or are all alike.
     """
-    from hf_focalcse.metrics.sts_correlation.sts_correlation import STSCorrelation  # imports `evaluate`: slow
+    from .sts_correlation.sts_correlation import STSCorrelation  # imports `evaluate`: slow
 
     if not tasks:
         raise UserError(f"no set to evaluate on; name at least one of {', '.join(STS_TASKS)}")

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from hf_focalcse.errors import UserError
-from hf_focalcse.evaluation.evaluate import Encoder, Results, encode_once, require_spread
-from hf_focalcse.evaluation.metrics import average_precision, cosine, reciprocal_rank
-from hf_focalcse.evaluation.rerank_sets import SCORERS, RerankSet
+from ..errors import UserError
+from .evaluate import Encoder, Results, encode_once, require_spread
+from .metrics import average_precision, cosine, reciprocal_rank
+from .rerank_sets import SCORERS, RerankSet
 
 
 def evaluate_rerank(

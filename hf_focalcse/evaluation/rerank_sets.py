@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hf_focalcse.errors import UserError, suggest
-from hf_focalcse.evaluation.tasks import hub_rows, read_text, records, split_lines
+from ..errors import UserError, suggest
+from .tasks import hub_rows, read_text, records, split_lines
 
 LABELS = {"1": True, "0": False, "true": True, "false": False}
 COLUMNS = ("qid", "label", "query", "candidate")

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hf_focalcse.errors import UserError
-from hf_focalcse.evaluation.evaluate import SICK_SPLITS, Results
-from hf_focalcse.evaluation.tasks import STS_TASKS
+from ..errors import UserError
+from .evaluate import SICK_SPLITS, Results
+from .tasks import STS_TASKS
 
 
 @dataclass(frozen=True)

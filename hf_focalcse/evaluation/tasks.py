@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hf_focalcse.errors import UserError, suggest
+from ..errors import UserError, suggest
 
 REMEDY = "give --sts_dir DIR with the sets as files"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_focalcse.errors import UserError
+from ..errors import UserError
 
 
 class Whitening:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hf_focalcse.errors import UserError
+from ..errors import UserError
 
 TOKEN = re.compile(r"\w+|[^\w\s]")
 RULE = r"tokens are runs of letters and digits or single signs (\w+|[^\w\s]), looked up as written, else in lower case"

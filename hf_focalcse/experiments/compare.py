@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import CompareArguments, loss_settings
 from ..errors import UserError, suggest
 from ..evaluation import STS_TASKS, Results
 from ..evaluation.cosines import read_cosines, read_fingerprints
 from ..evaluation.table import Table
-from ..record import RUN_FILE, RunRecord, require_writable, write_json
+from ..parsing.arguments import CompareArguments, loss_settings
+from ..runs.record import RUN_FILE, RunRecord, require_writable, write_json
 from .grid import HARMLESS
 from .statistics import PairTest, SeedTest, compare_seeds, holm, resample, summarise
 

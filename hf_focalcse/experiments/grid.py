@@ -11,7 +11,12 @@ from typing import Any
 
 import yaml
 
-from ..arguments import (
+from ..encoder.augment import build_augmentations
+from ..encoder.poolers import resolve_pooler
+from ..errors import UserError, suggest
+from ..evaluation import STS_TASKS, load_tasks, read_pairs
+from ..evaluation.tasks import find_sets, open_source
+from ..parsing.arguments import (
     GRIDS,
     OVERRIDES,
     RENAMED,
@@ -24,11 +29,6 @@ from ..arguments import (
     training_parser,
     translate,
 )
-from ..augment import build_augmentations
-from ..errors import UserError, suggest
-from ..evaluation import STS_TASKS, load_tasks, read_pairs
-from ..evaluation.tasks import find_sets, open_source
-from ..poolers import resolve_pooler
 
 KEYS = ("name", "note", "base", "axes", "evaluate")
 EVALUATION = ("tasks", "splits", "sts_dir", "eval_file", "batch_size", "device", "bf16")
@@ -152,8 +152,8 @@ def check_values(settings: Settings) -> None:
     Raises:
         UserError: there is no such pooler, augmentation or file, or the loss refuses its settings.
     """
+    from ..encoder.modeling import require_folder
     from ..losses import build_loss  # torch
-    from ..modeling import require_folder
 
     build_loss(settings.loss.loss, **settings.loss_settings)
     if settings.model.pooler is not None:

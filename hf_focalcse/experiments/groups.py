@@ -20,7 +20,7 @@ from ..evaluation import Results
 from ..evaluation.evaluate import SICK_SPLITS
 from ..evaluation.table import as_embedded, describe
 from ..evaluation.tasks import STS_TASKS
-from ..record import RUN_FILE, RunRecord, last_part, without_paths
+from ..runs.record import RUN_FILE, RunRecord, last_part, without_paths
 
 SPEARMAN = "/all/spearman"
 DEV = "STSBenchmark/dev" + SPEARMAN

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import ReportArguments
 from ..errors import UserError
 from ..evaluation.evaluate import SICK_SPLITS
-from ..record import without_paths
+from ..parsing.arguments import ReportArguments
+from ..runs.record import without_paths
 from . import figures
 from .groups import DEV, REPORT, SPEARMAN, Group, Series, Study, Summary, read_study, tell_apart
 from .page import PICTURES, Finding, Part, Picture, Section, Table, slug, to_html, to_markdown

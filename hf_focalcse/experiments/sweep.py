@@ -26,11 +26,11 @@ from typing import Any
 
 import psutil
 
-from ..arguments import SweepArguments, parse_eval
-from ..checkpoints import find_checkpoint, list_checkpoints, remove
 from ..errors import STOPPED, Stopped, UserError
 from ..evaluation import Results
-from ..record import RUN_FILE, RunRecord, write_json
+from ..parsing.arguments import SweepArguments, parse_eval
+from ..runs.record import RUN_FILE, RunRecord, write_json
+from ..training.checkpoints import find_checkpoint, list_checkpoints, remove
 from .grid import Grid, Run, differing, read_grid, same_command
 
 ASKED = "sweep.json"  # in a run's folder: the flags it was started with, and those it was judged by

@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
 
+from ..encoder.poolers import POOLERS
 from ..evaluation import STS_TASKS, Results
-from ..poolers import POOLERS
-from ..record import RunRecord
+from ..runs.record import RunRecord
 
 TEMPLATE = Path(__file__).with_name("card.md")
 EXAMPLES = ("A man plays the guitar.", "Someone makes music.")

@@ -21,11 +21,11 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from ..encoder.modeling import HEAD_FILE, load_model, require_projection, tokenize
+from ..encoder.poolers import POOLERS
 from ..errors import UserError
 from ..evaluation import Results
-from ..modeling import HEAD_FILE, load_model, require_projection, tokenize
-from ..poolers import POOLERS
-from ..record import RUN_FILE, RunRecord, file_sha256, without_paths, write_json
+from ..runs.record import RUN_FILE, RunRecord, file_sha256, without_paths, write_json
 from .card import EXAMPLES, eval_result_files, render, write_card
 from .merge import merge_cards
 from .plots import draw_plots

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..evaluation import Results
-from ..record import RunRecord
+from ..runs.record import RunRecord
 
 SIZE, DOTS = (7.0, 3.2), 130  # inches, dots an inch
 BLUE, RED, GREEN, GREY = "#2563a8", "#c0392b", "#2e8b57", "#8a8a8a"

@@ -12,11 +12,11 @@ from typing import Any
 from huggingface_hub import HfApi, get_token, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
-from ..arguments import EvalArguments, ExportArguments, PublishArguments, PushArguments
 from ..errors import UserError
 from ..evaluation import Results
+from ..parsing.arguments import EvalArguments, ExportArguments, PublishArguments, PushArguments
 from ..quickstart import BASE_MODEL
-from ..record import RUN_FILE, RunRecord
+from ..runs.record import RUN_FILE, RunRecord
 from .export import MANIFEST, RESULTS_FILE, check_libraries, export_model, is_export, update_export
 from .hub import Target, check_target, describe, host, push
 

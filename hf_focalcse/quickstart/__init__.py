@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..errors import UserError
-from ..record import file_sha256
+from ..runs.record import file_sha256
 
 __all__ = ["BASE_MODEL", "CORPUS", "ENCODER_PACKAGE", "ENCODER_SHA256", "PAIRS", "SUPERVISED_NOTE", "encoder_path"]
 

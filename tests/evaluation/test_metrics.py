@@ -9,7 +9,7 @@ import pytest
 import hf_focalcse
 from hf_focalcse.evaluation.metrics import alignment, cosine, pearson, spearman, uniformity
 
-METRIC = Path(hf_focalcse.__file__).parent / "metrics" / "sts_correlation"
+METRIC = Path(hf_focalcse.__file__).parent / "evaluation" / "sts_correlation"
 RNG = np.random.default_rng(0)
 TIED = RNG.integers(0, 6, 40).astype(float), RNG.integers(0, 4, 40).astype(float)
 

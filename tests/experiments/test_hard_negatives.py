@@ -6,16 +6,16 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
+from tiny import SENTENCES, save_tiny
 
-from hf_focalcse import cli
-from hf_focalcse.arguments import parse_inspect
-from hf_focalcse.data import read_sentences
-from hf_focalcse.experiments import hard_negatives
-from hf_focalcse.experiments.hard_negatives import gradient_weights, normal_form, share_gain
+from hf_focalcse.cli import main as cli
+from hf_focalcse.data.sentences import read_sentences
+from hf_focalcse.encoder.modeling import load_model
+from hf_focalcse.experiments import inspect as hard_negatives
+from hf_focalcse.experiments.inspect import gradient_weights, normal_form, share_gain
 from hf_focalcse.losses import build_loss
 from hf_focalcse.losses.base import Pairs
-from hf_focalcse.modeling import load_model
-from tiny import SENTENCES, save_tiny
+from hf_focalcse.parsing.arguments import parse_inspect
 
 KEYS = {"kind", "batch", "lines", "texts", "cosine", "weight_infonce", "weight_focal", "ratio", "share_gain",
         "reference_cosine", "negative"}  # fmt: skip

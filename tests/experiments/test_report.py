@@ -9,7 +9,7 @@ import pytest
 from made_runs import DEV, made_run, write_results
 from scipy import stats
 
-from hf_focalcse import cli
+from hf_focalcse.cli import main as cli
 from hf_focalcse.errors import UserError
 from hf_focalcse.experiments import figures, report
 from hf_focalcse.experiments.groups import Summary, read_study

@@ -9,7 +9,7 @@ import torch
 from benchmarks.peaks import apart, peak_of
 from hf_focalcse.errors import UserError
 from hf_focalcse.losses import LOSSES, EqualTexts, Pairs, base, build_loss
-from hf_focalcse.pairs import describe_pairs, make_pairs, reference_losses
+from hf_focalcse.objectives.pairs import describe_pairs, make_pairs, reference_losses
 
 CASES = {
     "infonce": ("infonce", {}),

@@ -7,12 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-
-from hf_focalcse.errors import UserError
-from hf_focalcse.losses import Pairs, build_loss
-from hf_focalcse.losses.dclr import ascent_direction, draw_noise
-from hf_focalcse.losses.dclr import non_uniformity as torch_non_uniformity
-from hf_focalcse.pairs import make_pairs, reference_losses
 from oracles import (
     ascended,
     cosines,
@@ -24,6 +18,12 @@ from oracles import (
     released_objective,
     released_rows,
 )
+
+from hf_focalcse.errors import UserError
+from hf_focalcse.losses import Pairs, build_loss
+from hf_focalcse.losses.dclr import ascent_direction, draw_noise
+from hf_focalcse.losses.dclr import non_uniformity as torch_non_uniformity
+from hf_focalcse.objectives.pairs import make_pairs, reference_losses
 
 B, D, SEED = 5, 6, 11
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from oracles import focal_rows, infonce_rows, numerical_gradient
 
 from hf_focalcse.errors import UserError
 from hf_focalcse.losses import LOSSES, Pairs, build_loss
-from oracles import focal_rows, infonce_rows, numerical_gradient
 
 TARGETS = torch.arange(6)
 

@@ -3,7 +3,7 @@
 import pytest
 from tiny_run import TRAIN, write_inputs
 
-from hf_focalcse import cli
+from hf_focalcse.cli import main as cli
 from hf_focalcse.publishing.export import export_model
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from tiny import save_tiny
 
+from hf_focalcse.encoder.modeling import load_model
+from hf_focalcse.encoder.poolers import POOLERS
 from hf_focalcse.evaluation import Results
-from hf_focalcse.modeling import load_model
-from hf_focalcse.poolers import POOLERS
 from hf_focalcse.publishing.card import EXAMPLES, eval_result_files, make_card, transformers_usage
 from hf_focalcse.publishing.export import keep_hand_made, update_export, write_encoder
 from hf_focalcse.publishing.merge import split_card
-from hf_focalcse.record import RunRecord
-from tiny import save_tiny
+from hf_focalcse.runs.record import RunRecord
 
 LOSS = {"name": "focal", "temperature": 0.05, "m": 0.3, "formula": "f", "paper": "https://arxiv.org/abs/2310.06918"}
 LOSS |= {"citation": "@inproceedings{hou2023focal}"}

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny import CONFIGS, plain_load, save_tiny
 
+from hf_focalcse.encoder.modeling import AutoModelForFocalCL, load_model
+from hf_focalcse.encoder.poolers import POOLERS
 from hf_focalcse.errors import UserError
-from hf_focalcse.modeling import AutoModelForFocalCL, load_model
-from hf_focalcse.poolers import POOLERS
 from hf_focalcse.publishing import export as export_module
 from hf_focalcse.publishing.export import (
     CHECKED,
@@ -27,7 +28,6 @@ from hf_focalcse.publishing.export import (
     write_onnx,
     write_sentence_transformers,
 )
-from tiny import CONFIGS, plain_load, save_tiny
 
 EXPRESSIBLE = [name for name, row in POOLERS.items() if row.sentence_transformers]
 KINDS = [("cls", "training"), ("cls", "always"), *((name, "none") for name in EXPRESSIBLE if name != "cls")]
@@ -177,7 +177,7 @@ def limited(out: Path, *, size: int) -> subprocess.CompletedProcess:
     program = f"""
 import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-from hf_focalcse import cli
+from hf_focalcse.cli import main as cli
 import hf_focalcse.publishing.export
 resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))
 cli.main(["export", {str(out)!r}, "--no_sentence_transformers"])

@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from fake_hub import FakeHub
 from huggingface_hub import ModelCard
+from tiny import SENTENCES, save_tiny
 from tiny_run import TOKEN
 
-from fake_hub import FakeHub
+from hf_focalcse.encoder.modeling import load_model
 from hf_focalcse.evaluation import STS_TASKS, Results
-from hf_focalcse.modeling import load_model
 from hf_focalcse.publishing.card import EXAMPLES
-from tiny import SENTENCES, save_tiny
 
 ROOT = Path(__file__).resolve().parents[2]
 REPO = "org/focal-bert-base"

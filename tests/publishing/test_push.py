@@ -11,9 +11,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from fake_hub import FakeHub
 from tiny_run import TOKEN
 
-from fake_hub import FakeHub
 from hf_focalcse.errors import UserError
 from hf_focalcse.publishing.hub import Target, describe, inspect
 

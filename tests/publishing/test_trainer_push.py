@@ -5,10 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fake_hub import FakeHub
 from huggingface_hub import ModelCard
 from tiny_run import TOKEN, write_inputs
-
-from fake_hub import FakeHub
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """

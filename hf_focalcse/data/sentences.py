@@ -1,0 +1,362 @@
+"""Files or a Hub data set -> sentences, with a report of what was read and a fingerprint of what was kept.
+
+How lines are found is told in formats.py. A sentence is a line without the white space around it (``str.strip``);
+lines with nothing left are dropped and counted, and equality of sentences is meant after stripping.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from ..errors import UserError
+from .formats import Lines, MappedFile, Source, on_one_line
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+TOKENISED_AT_MOST = 2_000  # sentences that measure the truncated share: about 0.3 s
+SHOWN = 100  # characters of a sample
+
+
+@dataclass
+class DataReport:
+    """What was read: ``lines_read == blank + dropped + kept``; lines of a text file, rows of a table."""
+
+    source: str
+    column: str | None
+    lines_read: int
+    blank: int
+    duplicates: int  # repeats of an earlier equal sentence, kept unless drop_duplicates
+    dropped: int  # by drop_duplicates, max_samples and fraction
+    kept: int
+    undecodable: int  # lines in which bytes that are not UTF-8 were replaced by U+FFFD
+    max_samples: int | None
+    fraction: float | None  # of the sentences; like max_samples a seeded random subset in file order
+    max_seq_length: int
+    truncated_share: float | None  # of the truncated_sample sentences tokenised; None without a tokenizer
+    truncated_sample: int  # evenly spaced; equal to kept where the share is exact
+    samples: list[str]  # first, middle, last; cut and escaped so that a terminal is safe
+    sha256: str  # of the kept sentences in order, whatever format they came from
+
+    def to_dict(self) -> dict:
+        """Plain values for run.json."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        column = f", column {self.column!r}" if self.column else ""
+        lines = [
+            f"Training text: {_printable(self.source)}{_printable(column)}",
+            f"  {self.lines_read:,} lines read: {self.kept:,} kept, {self.blank:,} blank, {self.dropped:,} dropped"
+            f"; {self.duplicates:,} repeat an earlier sentence",
+        ]
+        if self.max_samples is not None:
+            lines.append(f"  a random subset of at most {self.max_samples:,} sentences was asked for, in file order")
+        if self.fraction is not None:
+            lines.append(f"  a random subset of {self.fraction:.4g} of the sentences was asked for, in file order")
+        if self.undecodable:
+            lines.append(f"  {self.undecodable:,} lines held bytes that are not UTF-8, replaced by U+FFFD")
+        if self.truncated_share is not None:
+            exact = self.truncated_sample == self.kept
+            of = "all sentences" if exact else f"an evenly spaced sample of {self.truncated_sample:,} sentences"
+            lines.append(
+                f"  {self.truncated_share:.1%} of {of} are longer than {self.max_seq_length} tokens: truncated"
+            )
+        lines += [
+            f"  {name:<6} | {text}" for name, text in zip(("first", "middle", "last"), self.samples, strict=True)
+        ]
+        return "\n".join([*lines, f"  sha256 {self.sha256}"])
+
+
+class Sentences(Dataset):
+    """Map-style data set of ``{"text": str}`` over a memory-mapped file; holds 20 bytes a sentence in memory."""
+
+    report: DataReport
+    lines: np.ndarray  # (N,) int32: the line of each sentence in a text file, or its row in a table, from 1
+
+    def __init__(self, file: MappedFile, starts: np.ndarray, ends: np.ndarray, encoding_errors: str):
+        self.file, self.starts, self.ends, self.encoding_errors = file, starts, ends, encoding_errors
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: int) -> dict[str, str]:
+        raw = self.file.data[self.starts[index] : self.ends[index]]
+        return {"text": raw.decode("utf-8", self.encoding_errors)}
+
+
+class ViewCollator:
+    """B sentences -> ``input_ids``, ``attention_mask`` (B, V, L) and ``text_ids`` (B,), all int64.
+
+    A sentence is tokenised once and its V views are equal: dropout makes the difference. Equal texts have equal
+    ``text_ids`` (the first 64 bits of BLAKE2b). The literal "[MASK]" in a sentence is text, not the special token.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_seq_length: int, views: int = 2):
+        if views < 1:
+            raise UserError(f"views must be at least 1, not {views}.")
+        self.tokenizer, self.max_seq_length, self.views = tokenizer, max_seq_length, views
+
+    def __call__(self, rows: list[dict[str, str]]) -> dict[str, torch.Tensor]:
+        texts = [row["text"] for row in rows]
+        batch = tokenize_training(self.tokenizer, texts, self.max_seq_length)
+        # A real copy: a view with stride 0 cannot be pinned (DataLoader(pin_memory=True) raises) nor masked in place.
+        views = {
+            name: batch[name].unsqueeze(1).repeat(1, self.views, 1)  # (B, L) -> (B, V, L)
+            for name in ("input_ids", "attention_mask")
+        }
+        return views | {"text_ids": torch.tensor([_text_id(text) for text in texts])}
+
+
+def tokenize_training(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], max_seq_length: int
+) -> dict[str, torch.Tensor]:
+    """Texts -> ids and mask (B, L), padded on the right; what looks like a special token is split as any text."""
+    return tokenizer(
+        texts,
+        padding="longest",
+        padding_side="right",
+        truncation=True,
+        max_length=max_seq_length,
+        split_special_tokens=True,
+        return_attention_mask=True,
+        return_tensors="pt",
+    )
+
+
+def _text_id(text: str) -> int:
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+PADDING_ID = _text_id("")  # no sentence is empty; on several ranks an empty text fills up the last batch
+
+
+def read_sentences(
+    train_file: str | Path | None = None,
+    dataset_name: str | None = None,
+    dataset_file: str | None = None,
+    dataset_split: str = "train",
+    dataset_revision: str | None = None,
+    text_column: str | None = None,
+    encoding_errors: str = "strict",
+    drop_duplicates: bool = False,
+    max_samples: int | None = None,
+    fraction: float | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    max_seq_length: int = 32,
+    seed: int = 0,
+) -> Sentences:
+    """The non-blank sentences of a local file or of a Hub data set, in order.
+
+    ``train_file`` is always a local path. ``dataset_file`` is one file of the data set's repository, read by the same
+    rules; without it ``dataset_split`` is loaded by ``datasets``. ``encoding_errors``: "strict" stops at a byte that
+    is not UTF-8, "replace" puts U+FFFD. ``max_samples``: a seeded random subset of at most so many, in file order;
+    ``fraction``: of that share, at least one.
+
+    Raises UserError for everything that a user can get wrong.
+    """
+    if (train_file is None) == (dataset_name is None):
+        both = "both were" if train_file is not None else "neither was"
+        raise UserError(f"Give either --train_file (a local file) or --dataset_name (a Hub data set): {both} given.")
+    if dataset_name is None and (dataset_file or dataset_revision or dataset_split != "train"):
+        raise UserError(
+            "--dataset_file, --dataset_split and --dataset_revision need --dataset_name: --train_file is a local file."
+        )
+    if dataset_file and dataset_split != "train":
+        raise UserError(
+            f"--dataset_split {dataset_split} means nothing for one file, --dataset_file {dataset_file}: drop one."
+        )
+    if encoding_errors not in ("strict", "replace"):
+        raise UserError(f"--encoding_errors must be 'strict' or 'replace', not {encoding_errors!r}.")
+    if max_samples is not None and max_samples < 1:
+        raise UserError(f"--max_train_samples must be at least 1, not {max_samples}.")
+
+    if fraction is not None and not 0 < fraction <= 1:
+        raise UserError(f"--train_fraction must be above 0 and at most 1, not {fraction}.")
+    if fraction is not None and max_samples is not None:
+        raise UserError(
+            f"--train_fraction {fraction} and --max_train_samples {max_samples} both say how many: leave one out."
+        )
+
+    if dataset_name is None:
+        source = Source(str(train_file), encoding_errors, text_column)
+        file, blocks = source.read_file(Path(str(train_file)))
+    elif dataset_file is not None:
+        source = Source(f"{dataset_name}/{dataset_file}", encoding_errors, text_column)
+        file, blocks = source.read_file(_download(dataset_name, dataset_file, dataset_revision))
+    else:
+        source = Source(f"{dataset_name} ({dataset_split})", encoding_errors, text_column)
+        table = _load_split(dataset_name, dataset_split, dataset_revision).with_format("arrow")
+        file, blocks = source.read_arrow(
+            table.features.arrow_schema,
+            lambda name: (b for rows in table.select_columns(name).iter(8192) for b in rows.to_batches()),
+        )
+
+    starts, ends, hashes = _scan(file, blocks, encoding_errors)
+    lines_read, some = len(starts), np.flatnonzero(ends > starts)
+    if not len(some):
+        raise UserError(f"{source.name} holds no sentence: {lines_read} lines, none with text.")
+    sentences = Sentences(file, starts[some], ends[some], encoding_errors)
+    repeats = _repeats(hashes[some])
+    keep = np.flatnonzero(~repeats if drop_duplicates else np.ones_like(repeats))
+    wanted = max_samples if fraction is None else max(round(fraction * len(keep)), 1)
+    if wanted is not None and wanted < len(keep):
+        keep = np.sort(np.random.default_rng(seed).choice(keep, wanted, replace=False))
+    sentences.starts, sentences.ends = sentences.starts[keep], sentences.ends[keep]
+    sentences.lines = (some[keep] + 1).astype(np.int32)
+
+    n = len(sentences)
+    share, sample = _truncated(sentences, tokenizer, max_seq_length) if tokenizer is not None else (None, 0)
+    sentences.report = DataReport(
+        source=source.name,
+        column=source.column,
+        lines_read=lines_read,
+        blank=lines_read - len(repeats),
+        duplicates=int(repeats.sum()),
+        dropped=len(repeats) - n,
+        kept=n,
+        undecodable=source.undecodable,
+        max_samples=max_samples,
+        fraction=fraction,
+        max_seq_length=max_seq_length,
+        truncated_share=share,
+        truncated_sample=sample,
+        samples=[_shown(sentences[i]["text"]) for i in (0, n // 2, n - 1)],
+        sha256=_fingerprint(sentences),
+    )
+    return sentences
+
+
+def require(sentences: Sentences, batch_size: int) -> None:
+    """Raise UserError where there are fewer sentences than one batch of ``batch_size``."""
+    if len(sentences) < batch_size:
+        raise UserError(
+            f"{sentences.report.source} holds {len(sentences)} sentences, fewer than one batch of {batch_size}: "
+            f"add text, or lower --per_device_train_batch_size."
+        )
+
+
+def _scan(file: MappedFile, blocks: Iterable[Lines], errors: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """starts, ends, hashes, all int64, of every line stripped: ends == starts where it is blank."""
+    parts = []
+    for offset, data, starts, ends, broken in blocks:
+        codes = np.frombuffer(data, np.uint8)
+        some = ends > starts
+        edges = np.zeros((2, len(starts)), np.uint8)
+        edges[:, some] = codes[starts[some]], codes[ends[some] - 1]
+        # Only a line that begins or ends beyond printable ASCII can have white space to strip, or be blank.
+        for i in map(int, np.flatnonzero(some & ((edges <= 0x20) | (edges >= 0x80)).any(0))):
+            text = data[starts[i] : ends[i]].decode("utf-8", errors)
+            rest = text.lstrip()
+            starts[i] += len(text[: len(text) - len(rest)].encode())
+            ends[i] -= len(rest[len(rest.rstrip()) :].encode())
+        lines = [data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+        for i in broken:
+            lines[i] = lines[i].decode("utf-8", errors).encode()
+        parts.append((starts + offset, ends + offset, np.fromiter(map(hash, lines), np.int64, len(lines))))
+        file.release()
+    if not parts:  # nothing but a byte order mark
+        return tuple(np.empty(0, np.int64) for _ in range(3))  # type: ignore[return-value]
+    starts, ends, hashes = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return starts, ends, hashes
+
+
+def _repeats(hashes: np.ndarray) -> np.ndarray:
+    """(N,) bool: True where an earlier sentence has the same 64-bit hash.
+
+    Among 10^6 sentences two different ones share a hash with a chance of 3e-8, and all that could happen is that one
+    sentence too many is counted (or dropped): not worth keeping the texts in memory to compare them.
+    """
+    repeats = np.ones(len(hashes), dtype=bool)
+    repeats[np.unique(hashes, return_index=True)[1]] = False
+    return repeats
+
+
+def _fingerprint(sentences: Sentences) -> str:
+    """SHA-256 over all sentences in UTF-8 one after the other, then over their lengths in bytes as int64."""
+    digest, lengths, step = hashlib.sha256(), array("q"), 8192
+    buffer, errors = sentences.file.data, sentences.encoding_errors
+    for first in range(0, len(sentences), step):
+        starts, ends = (edge[first : first + step].tolist() for edge in (sentences.starts, sentences.ends))
+        texts = [buffer[a:b] for a, b in zip(starts, ends, strict=True)]
+        if errors != "strict":
+            texts = [text.decode("utf-8", errors).encode() for text in texts]
+        digest.update(b"".join(texts))
+        lengths.extend(map(len, texts))
+        sentences.file.release()
+    digest.update(np.frombuffer(lengths, np.int64).astype("<i8").tobytes())
+    return digest.hexdigest()
+
+
+def _truncated(sentences: Sentences, tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> tuple[float, int]:
+    """Share of sentences above ``max_seq_length`` tokens, special tokens included, and how many were looked at."""
+    chosen = np.unique(
+        np.linspace(0, len(sentences) - 1, min(len(sentences), TOKENISED_AT_MOST)).round().astype(np.int64)
+    )
+    texts = [sentences[i]["text"] for i in chosen]
+    # One token more than allowed is enough to see the truncation.
+    ids = tokenizer(texts, truncation=True, max_length=max_seq_length + 1, split_special_tokens=True)["input_ids"]
+    return sum(len(row) > max_seq_length for row in ids) / len(texts), len(texts)
+
+
+def _download(dataset_name: str, dataset_file: str, revision: str | None) -> Path:
+    """The cached copy of one file of a data set repository."""
+    from huggingface_hub import constants, errors, hf_hub_download
+
+    try:
+        return Path(hf_hub_download(dataset_name, dataset_file, repo_type="dataset", revision=revision))
+    except errors.RevisionNotFoundError as error:
+        raise UserError(
+            f"The Hub data set {dataset_name} has no revision {revision!r}: see --dataset_revision."
+        ) from error
+    except errors.RemoteEntryNotFoundError as error:
+        raise UserError(
+            f"The Hub data set {dataset_name} has no file {dataset_file!r}: see the list at "
+            f"{constants.ENDPOINT}/datasets/{dataset_name}/tree/{revision or 'main'}."
+        ) from error
+    except errors.HFValidationError as error:
+        raise UserError(
+            f"{dataset_name!r} is not a Hub id (owner/name); a local file goes to --train_file."
+        ) from error
+    except (errors.RepositoryNotFoundError, errors.LocalEntryNotFoundError, errors.HTTPError, OSError) as error:
+        raise _unreachable(dataset_name, error) from error
+
+
+def _load_split(dataset_name: str, split: str, revision: str | None):
+    import datasets
+    from huggingface_hub.errors import HTTPError
+
+    if Path(dataset_name).exists():  # load_dataset would read it
+        raise UserError(
+            f"{dataset_name} is here on disk, and --dataset_name is a Hub id: give a file to --train_file."
+        )
+    try:
+        return datasets.load_dataset(dataset_name, split=split, revision=revision)
+    except (HTTPError, datasets.exceptions.DatasetsError, OSError, ValueError) as error:
+        raise _unreachable(f"{dataset_name} (split {split!r})", error) from error
+
+
+def _unreachable(what: str, error: Exception) -> UserError:
+    reason = "; ".join(on_one_line(error).split("; ")[:2])  # the clauses that follow are advice
+    return UserError(
+        f"The Hub data set {what} could not be loaded ({reason}): check its name and the network, use "
+        f"`hf auth login` where it is private, or download a file yourself and give it to --train_file."
+    )
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _shown(text: str) -> str:
+    shown = _printable(text[: SHOWN + 1])
+    return shown if len(shown) <= SHOWN else shown[: SHOWN - 1] + "…"

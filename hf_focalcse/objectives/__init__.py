@@ -1,0 +1,1 @@
+"""What a training step computes: an objective turns the views of a batch into a scalar."""

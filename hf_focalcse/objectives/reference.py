@@ -1,0 +1,90 @@
+"""A frozen encoder beside the one that is trained: it says how similar the sentences of a batch are."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data.sentences import tokenize_training
+
+PREFIX = "reference_"
+
+
+class FrozenReference:
+    """Encodes the sentences of a batch once, in eval mode and without gradient, with its own tokenizer and pooler.
+
+    Not a part of the trained model: it is in no checkpoint and no optimizer.
+
+    Args:
+        model: an encoder of `load_model`. Its parameters are frozen.
+        max_seq_length: tokens kept of a sentence, at most what the encoder can read.
+    """
+
+    def __init__(self, model: Any, max_seq_length: int):
+        self.model = model.eval().requires_grad_(False)
+        self.max_seq_length = min(max_seq_length, model.max_length())
+
+    def collate(self, collator: Any) -> Any:
+        """``collator`` with this encoder's tokens besides: ``reference_input_ids`` and the mask, (B, L')."""
+        return ReferenceCollator(collator, self.model.tokenizer, self.max_seq_length)
+
+    @torch.no_grad()
+    def encode(self, inputs: dict[str, Tensor], beside: torch.nn.Parameter) -> Tensor:
+        """Batch of the collator -> vectors (B, D'), on the device and in the precision of the parameter ``beside``."""
+        here = next(self.model.parameters())
+        if (here.device, here.dtype) != (beside.device, beside.dtype):
+            self.model.to(beside.device, beside.dtype)
+        vectors: Tensor = self.model(inputs[PREFIX + "input_ids"], inputs[PREFIX + "attention_mask"])
+        return vectors
+
+
+class ReferenceCollator:
+    """The tokens of another tokenizer beside those of ``collator``."""
+
+    def __init__(self, collator: Any, tokenizer: Any, max_seq_length: int):
+        self.collator, self.tokenizer, self.max_seq_length = collator, tokenizer, max_seq_length
+
+    def __call__(self, rows: list[dict[str, str]]) -> dict[str, Tensor]:
+        tokens = tokenize_training(self.tokenizer, [row["text"] for row in rows], self.max_seq_length)
+        return self.collator(rows) | {PREFIX + name: tokens[name] for name in ("input_ids", "attention_mask")}
+
+
+class Stopwatch:
+    """Seconds spent inside ``with``, summed; on a GPU by its own clock, without waiting for it."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._marks: list[Any] = []
+        self._events: list[tuple[Any, Any]] = []
+        self.laps = 0
+
+    def __enter__(self) -> Stopwatch:
+        self._marks.append(self._mark())
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        start, end = self._marks.pop(), self._mark()
+        if isinstance(start, float):
+            self._seconds += end - start
+        else:
+            self._events.append((start, end))
+        self.laps += 1
+
+    @staticmethod
+    def _mark() -> Any:
+        if not torch.cuda.is_available():
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self) -> float:
+        """The sum so far; waits for the GPU."""
+        for start, end in self._events:
+            end.synchronize()
+            self._seconds += start.elapsed_time(end) / 1000
+        self._events.clear()
+        return self._seconds

@@ -1,0 +1,198 @@
+"""`RunRecord` <-> run.json: what is needed to repeat a run, and how it went."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime, timezone
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+
+FORMAT = 1
+RUN_FILE = "run.json"
+YOUNGER = ("publication", "step_memory", "dev_sets")  # fields that came after the format
+PATH_SETTINGS = ("train_file", "eval_file", "sts_dir", "output_dir", "recipe", "resume_from_checkpoint", "deepspeed")
+# A path that can be told from other text: from the root, the home folder, a drive, or relative with dots.
+PATH = re.compile(r"""(?<![\w.:/~\\)\]-])(?:[A-Za-z]:|~\w*|\.{1,2})?(?:[/\\][^\s/\\'"`,;:()\[\]]+)+[/\\]?""")
+SECRET = re.compile(r"\bhf_[A-Za-z0-9]{6,}")
+LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "numpy", "scipy")
+
+
+@dataclass
+class RunRecord:
+    """One training run. Scores are x 100 and named task/split/aggregation/metric; times are in seconds."""
+
+    command: list[str]  # script and flags; running it again with `settings` unchanged repeats the run
+    recipe: str | None
+    settings: dict[str, Any]  # every setting that differs from its default
+    loss: dict[str, Any]  # name, settings, formula, paper, citation, mask_duplicates
+    model: dict[str, Any]  # name_or_path, base_model, pooler, projection, dropout, parameters, weights_sha256, …
+    data: dict[str, Any]  # the data report
+    seed: int
+    world_size: int
+    format: int = FORMAT
+    versions: dict[str, str] = field(default_factory=dict)
+    git_commit: str | None = None
+    hardware: dict[str, Any] = field(default_factory=dict)
+    step_memory: dict[str, Any] = field(default_factory=dict)  # the estimate before the first step, in bytes
+    started: str = ""  # UTC, ISO 8601
+    seconds: float | None = None  # of all parts of a resumed run, without what was done in vain after a checkpoint
+    log: list[dict[str, Any]] = field(default_factory=list)
+    dev_sets: dict[str, str] = field(default_factory=dict)  # set by which checkpoints were chosen -> its sha256
+    baseline: dict[str, float] = field(default_factory=dict)  # the dev scores before the first step
+    final: dict[str, float] = field(default_factory=dict)  # the dev scores of what was saved
+    best: dict[str, Any] | None = None  # step, metric, value
+    alarms: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    publication: dict[str, Any] = field(default_factory=dict)  # license, language; of an export also what is in it
+
+    def __post_init__(self) -> None:
+        self.versions = self.versions or library_versions()
+        self.hardware = self.hardware or describe_hardware()
+        self.git_commit = self.git_commit or current_commit()
+        self.started = self.started or datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+    def save(self, folder: str | Path) -> Path:
+        """Write run.json into ``folder``, whole or not at all."""
+        return write_json(Path(folder) / RUN_FILE, asdict(self))
+
+    def publishable(self) -> RunRecord:
+        """As it may be published: paths of this machine cut to their last part, no text of the training data."""
+        local = {value for key, value in self.settings.items() if key in PATH_SETTINGS and isinstance(value, str)}
+        for part, following in zip(self.command, [*self.command[1:], ""], strict=False):
+            flag, equals, value = part.partition("=")
+            if flag.startswith("--") and flag[2:].replace("-", "_") in PATH_SETTINGS:
+                local.add(value if equals else following)
+        if self.model.get("base_model") != self.model.get("name_or_path"):
+            local.add(self.model.get("name_or_path") or "")
+        local.add(self.recipe or "")
+        content = asdict(self)
+        for name in ("command", "recipe", "settings", "model", "data", "notes", "alarms", "best"):
+            content[name] = without_paths(content[name], local)
+        content["data"].pop("samples", None)
+        return type(self)(**content)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> RunRecord:
+        """Read run.json of ``folder``.
+
+        Raises:
+            UserError: it is missing, no JSON, or lacks a key.
+        """
+        path = Path(folder) / RUN_FILE
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            content = {name: {} for name in YOUNGER} | content
+            return cls(**{f.name: content[f.name] for f in fields(cls)})
+        except FileNotFoundError as error:
+            raise UserError(f"there is no {path}; give the output folder of a training run") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{path} is no record of a run ({error!r}); run the training again") from error
+
+
+def without_paths(value: Any, local: Iterable[str] = ()) -> Any:
+    """``value`` with every path in its strings cut to the last part, also the paths ``local``, and without tokens."""
+    if isinstance(value, dict):
+        return {key: without_paths(item, local) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_paths(item, local) for item in value]
+    if not isinstance(value, str):
+        return value
+    for path in sorted((p for p in local if "/" in p or "\\" in p), key=len, reverse=True):
+        value = value.replace(path, last_part(path))
+    return SECRET.sub("hf_…", PATH.sub(lambda found: last_part(found[0]), value))
+
+
+def last_part(path: str) -> str:
+    return re.split(r"[/\\]", path.rstrip("/\\"))[-1]
+
+
+def write_json(path: Path, content: Any) -> Path:
+    """Write ``content`` as readable JSON through a neighbouring file, so that ``path`` is never half written.
+
+    A float that is no number becomes null: JSON has none.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    text = json.dumps(_finite(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path
+
+
+def require_writable(path: str | Path | None, flag: str) -> None:
+    """See, before the work, that a file can be written at ``path``; None is none.
+
+    Raises:
+        UserError: its folder is not there or takes no file, or something that is no file has its place.
+    """
+    if path is None:
+        return
+    path = Path(path)
+    there = path.exists()
+    fitting = path.is_file() if there else path.parent.is_dir()
+    if not fitting or not os.access(path if there else path.parent, os.W_OK):
+        raise UserError(f"{flag} {path}: no file can be written there; give a file in a folder that takes files")
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def file_sha256(path: str | Path) -> str:
+    digest = sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def library_versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in ("hf_focalcse", *LIBRARIES):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # run from a checkout that is not installed
+            continue
+    return found
+
+
+def describe_hardware() -> dict[str, Any]:
+    torch = sys.modules.get("torch")
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch else []
+    return {"machine": platform.machine(), "cpu_cores": os.cpu_count(), "gpus": gpus}
+
+
+def current_commit() -> str | None:
+    """The commit of the checkout that this package is run from, with + where files differ from it."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+
+    def git(*command: str) -> str:
+        return subprocess.run(
+            ["git", "--no-optional-locks", "-C", str(root), *command], capture_output=True, text=True, check=True
+        ).stdout
+
+    try:
+        return git("rev-parse", "HEAD").strip() + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None

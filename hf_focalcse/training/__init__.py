@@ -1,0 +1,1 @@
+"""The story of a run: the trainer, its engines, checkpoints and memory."""

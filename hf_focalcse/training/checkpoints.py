@@ -1,0 +1,195 @@
+"""Checkpoint folders: each appears whole or not at all, says what it holds, and is checked before it is used."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..runs.record import write_json
+
+MANIFEST = "checkpoint.json"
+STAGE = ".saving"  # what is being written lies here, and is moved when it is whole
+PATTERN = re.compile(r"checkpoint-(\d+)")
+RUN_KEYS = {  # what must be the same for a resumed run to equal the uninterrupted one -> how a user knows it
+    "world_size": "number of processes",
+    "engine": "engine",
+    "per_device_train_batch_size": "--per_device_train_batch_size",
+    "gradient_accumulation_steps": "--gradient_accumulation_steps",
+    "seed": "--seed",
+    "data": "training text (sha256)",
+    "loss": "loss",
+    "negatives": "--negatives",
+    "chunk_size": "--chunk_size",
+}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A whole checkpoint. notes: what the user must know about how it was found."""
+
+    path: str
+    run: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+def stage(output_dir: str | Path) -> Path:
+    return Path(output_dir) / STAGE
+
+
+def clear_stage(output_dir: str | Path) -> None:
+    """Remove what a killed process left half written."""
+    shutil.rmtree(stage(output_dir), ignore_errors=True)
+
+
+def publish(folder: Path, target: Path, run: dict[str, Any], resumable: bool) -> None:
+    """List the files of a whole ``folder`` in its manifest and move it to ``target``, in place of what is there."""
+    files = {str(p.relative_to(folder)): _fingerprint(p) for p in sorted(folder.rglob("*")) if p.is_file()}
+    write_json(folder / MANIFEST, {"format": 1, "resumable": resumable, "run": run, "files": files})
+    if target.exists():
+        remove(target)
+    os.rename(folder, target)
+    _drop_if_empty(folder.parent)
+
+
+def publish_files(folder: Path, target: Path) -> None:
+    """Move the whole files of ``folder`` into ``target``, one by one."""
+    target.mkdir(parents=True, exist_ok=True)
+    for file in sorted(folder.iterdir()):
+        os.replace(file, target / file.name)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove(checkpoint: Path) -> None:
+    """Delete a checkpoint; a process that is killed meanwhile leaves nothing that looks like one."""
+    doomed = stage(checkpoint.parent) / f"deleted-{checkpoint.name}-{os.getpid()}"
+    doomed.parent.mkdir(exist_ok=True)
+    os.rename(checkpoint, doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+    _drop_if_empty(doomed.parent)
+
+
+def list_checkpoints(output_dir: str | Path) -> list[Path]:
+    """The folders named ``checkpoint-N``, by N."""
+    found = [p for p in Path(output_dir).glob("checkpoint-*") if p.is_dir() and PATTERN.fullmatch(p.name)]
+    return sorted(found, key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    match = PATTERN.fullmatch(checkpoint.name)
+    return int(match[1]) if match else -1
+
+
+def rotate(output_dir: str | Path, limit: int | None, best: str | None) -> None:
+    """Delete the oldest checkpoints above ``limit``, never the best nor the last."""
+    checkpoints = list_checkpoints(output_dir)
+    if not limit or limit < 1:
+        return
+    kept = {checkpoints[-1].name, *([Path(best).name] if best else [])} if checkpoints else set()
+    excess = len(checkpoints) - max(limit, len(kept))
+    for checkpoint in [c for c in checkpoints if c.name not in kept][: max(excess, 0)]:
+        remove(checkpoint)
+
+
+def damage(checkpoint: Path) -> str | None:
+    """What is wrong with a checkpoint, or None if every file of its manifest is as it was written."""
+    try:
+        manifest = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
+        files, resumable = manifest["files"], manifest["resumable"]
+    except FileNotFoundError:
+        return f"it has no {MANIFEST}, so it is half written or not of this program"
+    except (ValueError, KeyError, TypeError):
+        return f"its {MANIFEST} cannot be read"
+    for name, expected in files.items():
+        try:
+            found = _fingerprint(checkpoint / name)
+        except OSError as error:
+            return f"{name} cannot be read ({error.strerror})"
+        if found[0] != expected[0]:
+            return f"{name} has {found[0]:,} bytes where {expected[0]:,} were written"
+        if found != expected:
+            return f"the content of {name} is not what was written"
+    return None if resumable else "it was saved with --save_only_model, so it has no optimizer to go on with"
+
+
+def find_checkpoint(output_dir: str | Path, asked: str) -> Checkpoint | None:
+    """The checkpoint to resume from: of a path, or with "last" the last whole one of ``output_dir`` (None: there is
+    none, the run starts from the beginning).
+
+    Raises:
+        UserError: there is none at the path, or it is damaged.
+    """
+    if asked.lower() not in ("last", "true", "latest"):
+        path = Path(asked)
+        if not path.is_dir():
+            raise UserError(
+                f"--resume_from_checkpoint: there is no folder {asked!r}; give last, or one of: "
+                f"{', '.join(map(str, list_checkpoints(output_dir))) or 'none in ' + str(output_dir)}"
+            )
+        problem = damage(path)
+        if problem:
+            raise UserError(
+                f"checkpoint {asked} cannot be resumed from: {problem}; give --resume_from_checkpoint last for the "
+                f"last whole one of {output_dir}"
+            )
+        return Checkpoint(asked, _run_of(path))
+    notes: list[str] = []
+    for path in reversed(list_checkpoints(output_dir)):
+        problem = damage(path)
+        if problem is None:
+            return Checkpoint(str(path), _run_of(path), tuple(n.format(used=path.name) for n in notes))
+        notes.append(f"checkpoint {path} is damaged: {problem}; {{used}} is used in its place")
+    if notes:
+        first = notes[0].partition("; {used}")[0]
+        raise UserError(
+            f"{first}, and there is no whole one before it; start again with --overwrite_output_dir in place of "
+            "--resume_from_checkpoint"
+        )
+    return None
+
+
+def differences_of_run(checkpoint: Checkpoint, run: dict[str, Any]) -> list[str]:
+    """What differs between the run of a checkpoint and this one, in words."""
+    return [
+        f"{name} was {checkpoint.run.get(key)!r} and is {run[key]!r}"
+        for key, name in RUN_KEYS.items()
+        if key in run and checkpoint.run.get(key) != run[key]
+    ]
+
+
+def saving_failed(error: Exception, output_dir: str | Path) -> UserError:
+    """One sentence for a failed save, after removing what was half written; the last whole checkpoint is named."""
+    reason = " ".join(str(error).split())[:300]
+    free = shutil.disk_usage(output_dir).free / 1e6
+    clear_stage(output_dir)
+    left = list_checkpoints(output_dir)
+    intact = f"the previous checkpoint {left[-1]} is intact" if left else "there is no earlier checkpoint"
+    return UserError(
+        f"saving into {output_dir} failed ({reason}; {free:.1f} MB were free there): {intact}; free space or make the "
+        "folder writable, then go on with --resume_from_checkpoint last"
+    )
+
+
+def _drop_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _fingerprint(file: Path) -> list[int]:
+    """Bytes and CRC-32."""
+    size = crc = 0
+    with open(file, "rb") as stream:
+        while block := stream.read(1 << 20):
+            size, crc = size + len(block), zlib.crc32(block, crc)
+    return [size, crc]
+
+
+def _run_of(checkpoint: Path) -> dict[str, Any]:
+    return json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["run"]

@@ -1,0 +1,676 @@
+"""The command line as a user meets it: mistakes and their answers, the public scripts' command lines, whole jobs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+from tiny import SENTENCES, WORDS, plain_load, save_tiny
+
+from hf_focalcse.cli import main as cli
+from hf_focalcse.encoder.modeling import load_model
+from hf_focalcse.errors import UserError
+from hf_focalcse.evaluation import Results
+from hf_focalcse.losses import LOSSES, settings_of
+from hf_focalcse.parsing.arguments import OWN_GROUPS, parse, recipe_names
+from hf_focalcse.runs.record import RunRecord
+
+ROOT = Path(__file__).resolve().parents[2]
+# The command lines of the public repositories, word for word from the script's name on, without "$@".
+SIMCSE = [
+    "--model_name_or_path",
+    "bert-base-uncased",
+    "--train_file",
+    "data/wiki1m_for_simcse.txt",
+    "--output_dir",
+    "result/my-unsup-simcse-bert-base-uncased",
+    "--num_train_epochs",
+    "1",
+    "--per_device_train_batch_size",
+    "64",
+    "--learning_rate",
+    "3e-5",
+    "--max_seq_length",
+    "32",
+    "--evaluation_strategy",
+    "steps",
+    "--metric_for_best_model",
+    "stsb_spearman",
+    "--load_best_model_at_end",
+    "--eval_steps",
+    "125",
+    "--pooler_type",
+    "cls",
+    "--mlp_only_train",
+    "--overwrite_output_dir",
+    "--temp",
+    "0.05",
+    "--do_train",
+    "--do_eval",
+    "--fp16",
+]
+FOCAL = [
+    "--model_name_or_path",
+    "roberta-base",
+    "--train_file",
+    "data/wiki1m_for_simcse.txt",
+    "--output_dir",
+    "result/my-unsup-focal-roberta-base",
+    "--num_train_epochs",
+    "1",
+    "--per_device_train_batch_size",
+    "512",
+    "--learning_rate",
+    "1e-5",
+    "--max_seq_length",
+    "32",
+    "--evaluation_strategy",
+    "steps",
+    "--metric_for_best_model",
+    "stsb_spearman",
+    "--load_best_model_at_end",
+    "--eval_steps",
+    "125",
+    "--pooler_type",
+    "cls",
+    "--mlp_only_train",
+    "--overwrite_output_dir",
+    "--temp",
+    "0.05",
+    "--m",
+    "0.3",
+    "--do_train",
+    "--do_eval",
+    "--fp16",
+]
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    """A folder to stand in, as a user would have one: a tiny encoder, text files, graded pairs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    save_tiny(tmp_path / "tiny")
+    (tmp_path / "text.txt").write_text("".join(f"{s} {i}\n" for i in range(4) for s in SENTENCES))
+    (tmp_path / "few.txt").write_text("".join(f"{s}\n" for s in SENTENCES))
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "blank.txt").write_text("\n \n")
+    (tmp_path / "latin1.txt").write_bytes(b"good line\ncaf\xe9 au lait\n")
+    (tmp_path / "two.csv").write_text("a,b\nx,y\n")
+    (tmp_path / "graded.tsv").write_text(
+        "sentence1\tsentence2\tscore\n"
+        + "".join(
+            f"{a}\t{b}\t{5 - abs(i - j) / 2}\n" for i, a in enumerate(SENTENCES) for j, b in enumerate(SENTENCES)
+        )
+    )
+    (tmp_path / "words.tsv").write_text("sentence1\tsentence2\tscore\na\tb\tgood\n")
+    (tmp_path / "typo.yaml").write_text("learning_rat: 1.0e-5\n")
+    (tmp_path / "list.yaml").write_text("- loss\n")
+    (tmp_path / "lists.yaml").write_text("loss: [focal, infonce]\n")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "README.md").write_text("mine")
+    (tmp_path / "broken.yaml").write_text("loss: [focal\n")
+    (tmp_path / "done").mkdir()
+    (tmp_path / "done" / "run.json").write_text("{}")
+    (tmp_path / "file").write_text("")
+    return tmp_path
+
+
+def run(command: str, *argv: str) -> None:
+    cli.run(
+        command, [str(a) for a in argv], script={"train": "run_unsup.py", "eval": "run_eval.py"}.get(command, command)
+    )
+
+
+GOOD = (
+    "--model_name_or_path tiny --train_file text.txt --eval_strategy no --per_device_train_batch_size 8 --max_steps 1"
+)
+DEV = "--model_name_or_path tiny --train_file text.txt --per_device_train_batch_size 8 --max_steps 1"
+MISTAKES = [
+    # flags
+    ("train", "--los focal", "no flag --los, did you mean '--loss'"),
+    ("train", "--learning_rate fast", "invalid float value: 'fast'"),
+    ("train", "stray", "'stray' belongs to no flag"),
+    ("train", f"{GOOD} --loss focl", "no loss 'focl', did you mean 'focal'"),
+    ("train", f"{GOOD} --loss infonce --m 0.3", "--m belongs to loss dclr, focal, not to infonce"),
+    ("train", f"{GOOD} --temp 0", "temperature is 0.0; it must be a number above 0"),
+    ("train", f"{GOOD} --m -1", "m is -1.0; it must be a number of at least 0"),
+    ("train", f"{GOOD} --do_mlm", "--do_mlm is not taken: the masked-language-model auxiliary is not provided"),
+    ("train", f"{GOOD} --label_smoothing_factor 0.1", "contrastive losses have no label smoothing"),
+    ("train", f"{GOOD} --eval_strategy sometimes", "sometimes is not a valid IntervalStrategy"),
+    ("train", f"{GOOD} --pooler clss", "no pooler 'clss', did you mean 'cls'"),
+    ("train", f"{GOOD} --pooler mean --mlp_only_train", "--mlp_only_train belongs to --pooler cls"),
+    ("train", f"{GOOD} --dropout 1.0", "dropout is 1.0; it must be at least 0 and below 1"),
+    ("train", f"{GOOD} --dropout 0", "every dropout rate of this bert encoder is 0"),
+    ("train", f"{GOOD} --chunk_size 0", "--chunk_size is 0; it must be at least 1"),
+    ("train", f"{GOOD} --max_seq_length 2", "--max_seq_length is 2; this encoder takes 3 to 64 tokens"),
+    ("train", f"{GOOD} --max_seq_length 100", "--max_seq_length is 100; this encoder takes 3 to 64 tokens"),
+    ("train", f"{GOOD} --per_device_train_batch_size 1", "per_device_train_batch_size is 1"),
+    ("train", f"{GOOD} --eval_file graded.tsv", "graded.tsv is given to judge by, but --eval_strategy is no"),
+    ("train", f"{GOOD} --push_to_hub", "--push_to_hub needs --hub_model_id org/name"),
+    ("train", f"{GOOD} --push_to_hub --hub_model_id a/b/c", "'a/b/c' is no repository name; give org/name"),
+    ("train", f"{GOOD} --push_to_hub --hub_model_id o/n --pooler avg_top2", "cannot express pooler avg_top2"),
+    ("train", f"{GOOD} --hub_token hf_x", "a token on the command line ends up in logs; set HF_TOKEN"),
+    ("train", f"{GOOD} --hub_strategy every_save", "the finished export is pushed once"),
+    ("eval", "--model_name_or_path tiny --pooler mean --push_to_hub", "--push_to_hub needs --hub_model_id org/name"),
+    ("eval", "--model_name_or_path tiny --pooler mean --compare base", "--compare takes NAME=FILE"),
+    ("export", "", "no folder to export: focalcse export FOLDER"),
+    ("export", "nowhere", "there is no folder nowhere"),
+    ("export", "tiny", "nothing in 'tiny' says how it pools"),
+    ("push", "tiny", "push needs a folder and a repository"),
+    ("push", "nowhere org/name", "there is no folder nowhere"),
+    ("push", "tiny name", "'name' is no repository name; give org/name"),
+    ("push", "tiny org/name --privat", "no flag --privat, did you mean '--private'"),
+    ("train", f"{GOOD} --learning_rate -1", "--learning_rate is -1.0; it must be a number above 0"),
+    ("train", f"{GOOD} --learning_rate nan", "--learning_rate is nan"),
+    ("train", f"{GOOD} --max_steps 0", "--max_steps is 0; it must be at least 1"),
+    ("train", f"{GOOD} --gradient_accumulation_steps 0", "--gradient_accumulation_steps is 0"),
+    ("train", f"{GOOD} --seed -1", "--seed is -1; it must be a whole number from 0"),
+    ("train", f"{GOOD} --do_train false", "--do_train false cannot be done: this script always trains"),
+    ("train", f"{GOOD} --remove_unused_columns true", "the collator needs the text column"),
+    ("train", f"{GOOD} --pooler mean --reinit_projection true", "--reinit_projection belongs to --pooler cls"),
+    ("train", f"{GOOD} --model_revision abc", "revision 'abc' is given for the folder 'tiny'"),
+    ("train", f"{GOOD} --report_to wandb", "wandb"),
+    ("train", f"{DEV} --eval_file graded.tsv --sts_dir sts", "--eval_file and --sts_dir are both given"),
+    ("train", f"{DEV} --eval_file graded.tsv --greater_is_better false", "--greater_is_better belongs to --metric"),
+    ("train", f"{GOOD} --loss dclr", "loss dclr compares with a frozen encoder and was given none: name one"),
+    ("train", f"{GOOD} --loss dclr_released", "loss dclr_released compares with a frozen encoder"),
+    ("train", f"{GOOD} --loss dclr --reference_model tiny", "choose with --reference_pooler: cls"),
+    ("train", f"{GOOD} --loss dclr --reference_model ./nowhere", "no model folder './nowhere'"),
+    ("train", f"{GOOD} --loss dclr --weighting none --reference_model tiny --reference_pooler mean",
+     "looks at no reference model, but one is given"),
+    ("train", f"{GOOD} --reference_pooler mean", "--reference_pooler belongs to --reference_model"),
+    ("train", f"{GOOD} --loss dclr --weighting teacher", "weighting is 'teacher'; allowed: reference, self"),
+    ("train", f"{GOOD} --augmentation token_shufle", "no augmentation 'token_shufle', did you mean 'token_shuffle'"),
+    ("train", f"{GOOD} --augmentation token_cutoff:2", "rate in 'token_cutoff:2' must be a number above 0"),
+    ("train", f"{GOOD} --train_fraction 0", "--train_fraction must be above 0 and at most 1, not 0.0"),
+    ("train", f"{GOOD} --train_fraction 0.5 --max_train_samples 8", "both say how many: leave one out"),
+    # yaml
+    ("train", "--recipe bert-bse", "no recipe 'bert-bse', did you mean 'bert-base'"),
+    ("train", "--recipe nowhere.yaml", "no recipe file 'nowhere.yaml'"),
+    ("train", "--recipe typo.yaml", "typo.yaml: there is no setting 'learning_rat', did you mean 'learning_rate'"),
+    ("train", "--recipe list.yaml", "recipe list.yaml must be a mapping of flags to values"),
+    ("train", "--recipe broken.yaml", "recipe broken.yaml is no valid yaml"),
+    # files
+    ("train", "--model_name_or_path tiny", "no training text: give --train_file FILE"),
+    ("train", "--train_file text.txt", "--model_name_or_path is missing"),
+    ("train", f"{GOOD} --train_file nowhere.txt", "nowhere.txt"),
+    ("train", f"{GOOD} --train_file tiny", "tiny"),
+    ("train", f"{GOOD} --train_file empty.txt", "empty.txt"),
+    ("train", f"{GOOD} --train_file blank.txt", "blank.txt"),
+    ("train", f"{GOOD} --train_file latin1.txt", "latin1.txt"),
+    ("train", f"{GOOD} --train_file two.csv", "--text_column"),
+    ("train", f"{GOOD} --train_file two.csv --text_column c", "'c'"),
+    ("train", f"{GOOD} --train_file run.py", "run.py"),
+    ("train", f"{GOOD} --train_file few.txt --per_device_train_batch_size 64", "8 sentences, fewer than one batch"),
+    ("train", f"{GOOD} --output_dir done", "done holds a finished run"),
+    ("train", f"{GOOD} --output_dir file", "nothing can be written into file"),
+    ("train", f"{DEV} --eval_file words.tsv", "'good'"),
+    ("train", f"{DEV} --sts_dir tiny", "--sts_dir expects files such as"),
+    ("train", f"{DEV} --eval_file graded.tsv --metric_for_best_model acc",
+     "metric_for_best_model is 'acc', but the dev set gives 'graded/file/all/spearman'"),
+    ("train", f"{DEV} --eval_file graded.tsv --metric_for_best_model graded/file/all/spearmn",
+     "did you mean 'graded/file/all/spearman'"),
+    ("train", "--recipe lists.yaml", "'loss' is the list ['focal', 'infonce']; it must be one number or text"),
+    ("train", f"{GOOD} --output_dir tiny", "--output_dir tiny is the encoder that training starts from"),
+    ("train", f"{GOOD} --output_dir mine", "mine holds README.md; give another --output_dir"),
+    ("train", f"{DEV} --eval_file graded.tsv --optim adamw_bnb_8bit", "--optim adamw_bnb_8bit cannot be used: "),
+    ("train", f"{DEV} --eval_file graded.tsv --lr_scheduler_type cosine_with_min_lr",
+     "--lr_scheduler_type cosine_with_min_lr cannot be used: "),
+    # models and devices
+    ("train", f"{GOOD} --model_name_or_path ./nowhere", "no model folder './nowhere'"),
+    ("train", f"{GOOD} --model_name_or_path done", "has no config.json"),
+    ("train", f"{GOOD} --model_name_or_path no/such-model", "no model 'no/such-model'"),
+    ("eval", "", "--model_name_or_path is missing"),
+    ("eval", "--model_name_or_path tiny --eval_file graded.tsv", "says how it pools; choose with --pooler"),
+    ("eval", "--model_name_or_path tiny --pooler mean --eval_file nowhere.tsv", "nowhere.tsv"),
+    ("eval", "--model_name_or_path tiny --pooler mean --device cuda:9", "no device 'cuda:9' here; there are: cpu"),
+    ("eval", "--model_name_or_path tiny --pooler mean --sts_dir .", "--sts_dir expects files such as"),
+    ("eval", "--model_name_or_path tiny --pooler mean --tasks STS17", "STS17"),
+    ("eval", "--model_name_or_path tiny --pooler mean --eval_file graded.tsv --tasks STS16",
+     "leave out --sts_dir, --tasks"),
+    ("eval", "--model_name_or_path tiny --pooler mean --batch_size 0", "--batch_size is 0"),
+    ("eval", "--model_name_or_path tiny --pooler mean --whiten_dim 3", "--whiten_dim is 3, but nothing is whitened"),
+    ("eval", "--model_name_or_path tiny --pooler mean --eval_file graded.tsv --whiten nowhere.txt", "nowhere.txt"),
+    ("eval", "--model_name_or_path tiny --pooler mean --eval_file graded.tsv --whiten target --whiten_dim 99",
+     "--whiten_dim is 99; this encoder's vectors have 16 numbers"),
+    ("eval", "--word_vectors nowhere.txt --eval_file graded.tsv", "no such file: nowhere.txt"),
+    ("eval", "--word_vectors words.tsv --pooler mean --eval_file graded.tsv", "leave --pooler out"),
+    ("eval", "--word_vectors words.tsv --bf16 --eval_file graded.tsv", "leave --bf16 out"),
+    ("eval", "--model_name_or_path tiny --pooler mean --rerank_file x.tsv",
+     "--rerank_file is given, but --tasks does not name rerank; add --tasks rerank"),
+    ("eval", "--model_name_or_path tiny --pooler mean --rerank_split dev", "--rerank_split is given, but --tasks"),
+    ("eval", "--model_name_or_path tiny --pooler mean --tasks rerank --rerank_file graded.tsv",
+     "graded.tsv, line 2: no column 'qid'; needed are qid, label, query, candidate"),
+    ("eval", "--model_name_or_path tiny --pooler mean --tasks rerank --rerank_file tiny", "has no text_tokenized.txt"),
+    ("eval", "--model_name_or_path tiny --pooler mean --tasks rerank --rerank_file x.tsv --sts_dir .",
+     "--sts_dir . is given, but --tasks names no STS set"),
+    ("eval", "--model_name_or_path tiny --pooler mean --tasks rerank --splits dev", "with --rerank_split"),
+    ("table", "nowhere", "no such file: nowhere"),
+    ("table", "", "the following arguments are required: results"),
+    ("eval", "--model_name_or_path tiny --poler mean", "no flag --poler, did you mean '--pooler'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "line", "message"), MISTAKES, ids=[f"{c} {m[:50]}" for c, _, m in MISTAKES])
+def test_a_mistake_ends_in_one_sentence(work, capsys, command, line, message):
+    before = sorted(p.relative_to(work) for p in work.rglob("*") if "runs" not in p.parts)
+    with pytest.raises(SystemExit) as end:
+        run(command, *line.split())
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert end.value.code == 2
+    assert len(said) == 1 and message in said[0], said
+    left = sorted(p.relative_to(work) for p in work.rglob("*") if not {"runs", "results"} & set(p.parts))
+    assert [p for p in left if p not in before] == []  # nothing half written
+
+
+@pytest.mark.parametrize("argv", [["run_unsup.py", "--los", "focal"], ["-m", "hf_focalcse", "train", "--los", "x"]])
+def test_the_exit_code_reaches_the_shell(argv):
+    end = subprocess.run([sys.executable, *argv], cwd=ROOT, capture_output=True, text=True)
+    assert end.returncode == 2 and end.stdout == ""
+    assert end.stderr.splitlines() == [line for line in end.stderr.splitlines() if line.startswith("error: ")]
+
+
+def test_the_console_command(capsys):
+    cli.main([])
+    assert "train" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        cli.main(["trian"])
+    assert "did you mean 'train'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("script", ["run_unsup.py", "run_eval.py"])
+def test_help_needs_no_torch(script):
+    code = f"""import runpy, sys
+sys.argv = ['{script}', '--help']
+try: runpy.run_path('{script}', run_name='__main__')
+finally: print('torch' in sys.modules)"""
+    end = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert end.stdout.strip().endswith("False"), end.stderr
+    assert "--model_name_or_path" in end.stdout
+    if script == "run_unsup.py":
+        assert "--help_all" in end.stdout and end.stdout.index("recipe and output:") < end.stdout.index("model:")
+
+
+# ---- parsing
+
+
+def test_every_flag_of_ours_has_help():
+    for group in OWN_GROUPS:
+        for field in group.__dataclass_fields__.values():
+            assert field.metadata["help"], field.name
+
+
+def test_settings_of_losses_are_flags():
+    for name, loss in LOSSES.items():
+        for setting, parameter in settings_of(loss).items():
+            value = {bool: "true", float: "0.25", type(None): "0.25"}.get(
+                type(parameter.default), str(parameter.default)
+            )
+            parsed = parse(["--loss", name, f"--{setting}", value])
+            assert parsed.loss_settings[setting] in (True, 0.25, parameter.default)
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_recipes_parse_and_flags_win(recipe, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    settings = parse(["--recipe", recipe, "--learning_rate", "9e-6"])
+    assert settings.training.learning_rate == 9e-6
+    losses = {"simcse": "infonce", "dclr": "dclr"}
+    assert settings.loss.loss == losses.get(recipe.partition("-")[0], "focal")
+    header = (ROOT / "hf_focalcse/recipes" / f"{recipe}.yaml").read_text()
+    assert "Hardware" in header.split("\nmodel_name_or_path")[0]
+
+
+def test_published_values():
+    published = {"bert-base": (64, 3e-5, 0.07), "bert-large": (64, 1e-5, 0.07),
+                 "roberta-base": (512, 1e-5, 0.05), "roberta-large": (512, 3e-5, 0.05)}  # fmt: skip
+    for name, (batch, rate, temperature) in published.items():
+        for recipe, expected in ((name, temperature), (f"simcse-{name}", 0.05)):
+            settings = parse(["--recipe", recipe])
+            assert (settings.training.per_device_train_batch_size, settings.training.learning_rate) == (batch, rate)
+            assert settings.loss_settings["temperature"] == expected
+            assert settings.data.dataset_file == "wiki1m_for_simcse.txt" and settings.loss.mask_duplicates is False
+
+
+def test_nothing_trains_the_quickstart_and_a_recipe_follows_the_flags():
+    assert parse([]).recipe == "quickstart"
+    assert parse(["--loss", "infonce"]).loss_settings == {}
+    assert parse(["--train_file", "x.txt"]).recipe is None
+    settings = parse(["--recipe", "bert-base", "--train_file", "mine.txt", "--loss", "infonce"])
+    assert settings.data.dataset_name is None and settings.data.train_file == "mine.txt"
+    assert settings.loss_settings == {"temperature": 0.07} and "m is left out" in settings.notes[0]
+    epochs = parse(["--recipe", "quickstart", "--num_train_epochs", "2"])
+    assert epochs.training.max_steps == -1
+
+
+def test_yaml_numbers_may_be_written_either_way(tmp_path):
+    (tmp_path / "r.yaml").write_text("learning_rate: 3e-5\ntemp: 0.07\nmlp_only_train: false\nmodel_name_or_path: x\n")
+    settings = parse(["--recipe", str(tmp_path / "r.yaml")])
+    assert settings.training.learning_rate == 3e-5 and settings.loss_settings["temperature"] == 0.07
+    assert settings.model.mlp_only_train is False
+
+
+def test_a_bare_no_in_yaml_is_no(tmp_path):
+    """yaml reads it as false."""
+    (tmp_path / "r.yaml").write_text("eval_strategy: no\noutput_dir: there\nrun_name: -x\nmodel_name_or_path: x\n")
+    settings = parse(["--recipe", str(tmp_path / "r.yaml")])
+    assert settings.training.eval_strategy == "no" and settings.training.run_name == "-x"
+    assert "output_dir" in settings.given and settings.training.output_dir == "there"
+
+
+def test_strategies_follow_each_other():
+    training = parse(["--save_strategy", "no"]).training
+    assert training.save_strategy == "no" and not training.load_best_model_at_end
+    assert parse(["--save_strategy", "epoch"]).training.eval_strategy == "epoch"
+    training = parse(["--save_steps", "7"]).training
+    assert training.eval_steps == training.save_steps == 7
+
+
+def test_old_names_are_answered():
+    notes = parse(["--evaluation_strategy", "epoch", "--do_train", "--overwrite_cache", "True"]).notes
+    assert any("called --eval_strategy" in n for n in notes) and any("always trains" in n for n in notes)
+    with pytest.raises(UserError, match="use run_eval.py"):
+        parse(["--do_predict"])
+
+
+# ---- whole jobs with a tiny encoder
+
+
+def read(folder: Path) -> tuple[RunRecord, Results]:
+    return RunRecord.load(folder), Results.read(folder / "results.json")
+
+
+def test_trains_judges_and_writes_everything(work, capsys):
+    line = "--model_name_or_path tiny --train_file text.txt --eval_file graded.tsv --per_device_train_batch_size 8"
+    run(
+        "train",
+        *line.split(),
+        *["--max_steps", "4", "--eval_steps", "2", "--output_dir", "out", "--logging_steps", "1", "--use_cpu"],
+        *["--learning_rate", "1e-3"],  # at which the ranks of so few pairs do move
+    )
+    said = capsys.readouterr().out
+    assert "Before training: graded/file/all/spearman" in said and "gain" in said
+    record, results = read(work / "out")
+    key = "graded/file/all/spearman"
+    assert record.final[key] == results.scores[key] and record.baseline[key] != record.final[key]
+    assert record.data["kept"] == 32 and record.loss["m"] == 0.3 and record.best["metric"] == key
+    assert record.best["value"] == max(entry[f"eval_{key}"] for entry in record.log if f"eval_{key}" in entry)
+    assert record.command[:3] == ["run_unsup.py", "--model_name_or_path", "tiny"]
+    assert [entry["step"] for entry in record.log if "loss" in entry] == [1, 2, 3, 4]
+    config = json.loads((work / "out/config.json").read_text())
+    assert config["focal_cl"]["loss"] == "focal" and config["focal_cl"]["temperature"] == 0.05
+    assert not list((work / "out").glob("*.bin"))
+    # the saved folder and the raw checkpoint are plain encoders for somebody without this package
+    embedded = load_model(str(work / "out")).encode(SENTENCES)
+    for answer in plain_load(work / "out", work / "out/checkpoint-4").values():
+        assert answer["missing"] == answer["unexpected"] == [] and answer["said"] == ""
+    np.testing.assert_allclose(plain_load(work / "out")[str(work / "out")]["cls"], embedded, atol=1e-6)
+    # the same number by the evaluation script: one code path
+    run("eval", *["--model_name_or_path", "out", "--eval_file", "graded.tsv", "--device", "cpu"])
+    again = Results.read(work / "out/results.json")
+    assert again.scores[key] == pytest.approx(results.scores[key], abs=1e-4)
+    card = (work / "out/README.md").read_text()
+    word = "RAISED" if record.final[key] > record.baseline[key] else "LOWERED"
+    assert word in card and f"{record.final[key]:.2f}" in card
+    # and again from the command that was recorded, bit for bit
+    weights = (work / "out/model.safetensors").read_bytes()
+    run("train", *record.command[1:], "--overwrite_output_dir")
+    assert (work / "out/model.safetensors").read_bytes() == weights
+
+
+def test_a_lowered_score_is_said_loudly(work, capsys):
+    line = "--model_name_or_path tiny --train_file text.txt --eval_file graded.tsv --per_device_train_batch_size 8"
+    from hf_focalcse.cli.jobs import losses_of_score
+
+    run("train", *line.split(), *["--max_steps", "2", "--eval_steps", "2", "--output_dir", "out", "--use_cpu"])
+    record, _ = read(work / "out")
+    key = "graded/file/all/spearman"
+    record.baseline[key] = record.final[key] + 5
+    record.alarms = losses_of_score(record)
+    record.save(work / "out")
+    from hf_focalcse.publishing.card import write_card
+
+    card = write_card(work / "out").read_text()
+    assert "training LOWERED graded/file/all/spearman" in record.alarms[0]
+    assert "**Contrastive training LOWERED" in card and "> **Alarm:**" in card and "worse" in card
+
+
+def test_without_labelled_data_it_says_so_and_trains(work, capsys):
+    line = "--model_name_or_path tiny --train_file text.txt --per_device_train_batch_size 8 --max_steps 2 --use_cpu"
+    run("train", *line.split(), "--output_dir", "out")
+    assert "WITHOUT labelled data" in capsys.readouterr().out
+    record, folder = RunRecord.load(work / "out"), work / "out"
+    assert record.final == {} and not (folder / "results.json").exists()
+    assert "Not judged" in (folder / "README.md").read_text()
+
+
+def senteval(folder: Path) -> None:
+    """STS-B dev where the public scripts look for it."""
+    (folder / "STS/STSBenchmark").mkdir(parents=True)
+    rows = [f"main\tx\t2012\t{i}\t{5 - abs(i - j) / 2}\t{a}\t{b}\n"
+            for i, a in enumerate(SENTENCES) for j, b in enumerate(SENTENCES)]  # fmt: skip
+    (folder / "STS/STSBenchmark/sts-dev.csv").write_text("".join(rows))
+
+
+@pytest.mark.parametrize(("family", "line", "loss"), [("bert", SIMCSE, "infonce"), ("roberta", FOCAL, "focal")])
+def test_the_public_command_lines_run(work, family, line, loss):
+    """Word for word, as `accelerate launch run_unsup.py …` in a folder laid out as theirs, on tiny stand-ins."""
+    save_tiny(work / line[1], family)
+    (work / "data").mkdir()
+    batch = int(line[line.index("--per_device_train_batch_size") + 1])
+    (work / "data/wiki1m_for_simcse.txt").write_text(
+        "".join(f"{s} {i}\n" for i in range(batch // 4) for s in SENTENCES)
+    )
+    senteval(work / "SentEval/data/downstream")
+    extra = [] if loss == "focal" else ["--loss", loss]
+    command = [sys.executable, "-m", "accelerate.commands.launch", str(ROOT / "run_unsup.py"), *line, *extra]
+    env = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    end = subprocess.run(command, cwd=work, env=env, capture_output=True, text=True)
+    assert end.returncode == 0, end.stderr
+    record, results = read(work / line[line.index("--output_dir") + 1])
+    assert record.loss["name"] == loss and record.loss["temperature"] == 0.05
+    assert record.best["metric"] == "STSBenchmark/dev/all/spearman" in results.scores
+    assert record.settings["per_device_train_batch_size"] == batch
+    assert record.model["projection"] == "training"
+    assert any("float32 on the CPU" in note for note in record.notes)
+
+
+def test_the_torture_file_trains(work, shared_data):
+    """Its report is checked line by line in test_data.py; here a run of it ends well, and run.json has the counts."""
+    stress = str(shared_data / "corpus/stress.txt")
+    line = (
+        "--model_name_or_path tiny --per_device_train_batch_size 16 --num_train_epochs 2 --eval_strategy no --use_cpu"
+    )
+    with pytest.raises(SystemExit):
+        run("train", *line.split(), "--train_file", stress, "--output_dir", "strict")
+    run("train", *line.split(), "--train_file", stress, "--encoding_errors", "replace", "--output_dir", "out")
+    data = RunRecord.load(work / "out").data
+    counts = {"lines_read": 74, "blank": 8, "kept": 66, "duplicates": 3, "undecodable": 4, "dropped": 0}
+    assert {key: data[key] for key in counts} == counts
+
+
+@pytest.mark.slow
+def test_the_bare_command_trains_the_quickstart(tmp_path):
+    """accelerate launch run_unsup.py --loss focal, with no network and an empty cache."""
+    env = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "accelerate.commands.launch", str(ROOT / "run_unsup.py"), "--loss", "focal"]
+    end = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert end.returncode == 0, end.stderr
+    folder = tmp_path / "runs/quickstart-focal-seed42"
+    record, results = read(folder)
+    (name,) = (key for key in record.final if key.endswith("/all/spearman"))
+    assert record.final[name] == results.scores[name] > record.baseline[name]
+    assert f"{record.baseline[name]:.2f}" in end.stdout and f"{record.final[name]:.2f}" in end.stdout
+    assert "%|" in end.stderr  # a progress bar
+    card = (folder / "README.md").read_text()
+    assert "had supervised training before" in card and "sentence-transformers/all-MiniLM-L6-v2" in card
+
+
+def test_a_run_in_the_place_of_another_leaves_nothing_of_it(work):
+    line = "--model_name_or_path tiny --train_file text.txt --per_device_train_batch_size 8 --use_cpu --output_dir out"
+    run("train", *line.split(), *"--eval_file graded.tsv --max_steps 2 --eval_steps 1".split())
+    run("train", *line.split(), *"--eval_strategy no --max_steps 1 --overwrite_output_dir".split())
+    assert not (work / "out/results.json").exists()
+    assert [p.name for p in (work / "out").glob("checkpoint-*")] == ["checkpoint-1"]
+    assert "Not judged" in (work / "out/README.md").read_text()
+
+
+def test_another_length_goes_into_another_file(work):
+    run("eval", *"--model_name_or_path tiny --pooler mean --eval_file graded.tsv --max_seq_length 4".split())
+    assert (work / "results/tiny-mean-4/results.json").exists()
+
+
+def test_weights_that_are_no_numbers_are_not_saved(work, capsys):
+    line = f"{GOOD} --learning_rate 1e30 --max_steps 20 --max_grad_norm 0 --logging_strategy no --output_dir out"
+    with pytest.raises(SystemExit):
+        run("train", *line.split())
+    assert "weight tensors that are no numbers" in capsys.readouterr().err
+    assert not (work / "out/model.safetensors").exists() and not (work / "out/run.json").exists()
+
+
+def test_a_file_of_one_repeated_line_raises_the_alarm_and_its_record_is_json(work):
+    (work / "same.txt").write_text("the same line\n" * 16)
+    run("train", *f"{GOOD} --train_file same.txt --output_dir out".split())
+    text = (work / "out/run.json").read_text()
+    assert "NaN" not in text and "no sentence of the batch has a negative" in json.loads(text)["alarms"][0]
+
+
+# ---- DCLR, views, few-shot
+
+
+def test_published_values_of_dclr():
+    published = {"bert-base": (128, 3e-5, 0.9, 1.0), "roberta-base": (128, 3e-5, 0.85, 2.5),
+                 "bert-large": (256, 3e-5, 0.9, 4.0), "roberta-large": (256, 1e-5, 0.85, 5.0)}  # fmt: skip
+    for name, (batch, rate, phi, noise) in published.items():
+        settings = parse(["--recipe", f"dclr-{name}"])
+        assert (settings.training.per_device_train_batch_size, settings.training.learning_rate) == (batch, rate)
+        chosen = settings.loss_settings
+        assert (chosen["temperature"], chosen["phi"], chosen["noise_ratio"]) == (0.05, phi, noise)
+        assert (chosen["sigma"], chosen["noise_steps"], chosen["noise_step_size"]) == (1.0, 4, 1e-3)
+        assert settings.reference.reference_model.startswith(f"princeton-nlp/unsup-simcse-{name.split('-')[0]}-base")
+        assert settings.reference.reference_pooler == "cls_before_pooler" and settings.training.num_train_epochs == 3
+
+
+DCLR = (
+    "--model_name_or_path tiny --train_file text.txt --eval_file graded.tsv --per_device_train_batch_size 8 "
+    "--max_steps 2 --eval_steps 2 --logging_steps 1 --output_dir out --use_cpu --loss dclr"
+)
+
+
+def test_dclr_trains_with_a_reference_of_another_tokenizer_and_never_saves_it(work, capsys):
+    save_tiny(work / "frozen", "mpnet", seed=3)
+    run("train", *DCLR.split(), "--reference_model", "frozen", "--reference_pooler", "mean", "--base", "focal")
+    assert "Reference: frozen (frozen, pooler mean)" in (said := capsys.readouterr().out)
+    assert "The frozen reference took" in said
+    record = RunRecord.load(work / "out")
+    reference = record.model["reference"]
+    assert reference["name_or_path"] == "frozen" and reference["parameters"] > 0
+    assert reference["reference_seconds_per_batch"] > 0 and 0 < reference["reference_share_of_step"] < 1
+    assert all(0 < line["reference_share_of_step"] < 1 for line in record.log if "loss" in line)
+    assert record.loss["base"] == "focal" and record.loss["phi"] == 0.9
+    assert record.settings["reference_model"] == "frozen" and record.settings["reference_pooler"] == "mean"
+    own = set(load_file(work / "tiny/model.safetensors"))
+    files = list(work.glob("out/**/model.safetensors"))
+    assert len(files) >= 2
+    for file in files:
+        assert {key.removeprefix("bert.") for key in load_file(file)} == own, file
+
+
+def test_augmentations_and_a_fraction_from_the_command_line(work):
+    line = DCLR.replace("dclr", "infonce") + " --dropout 0 --augmentation feature_cutoff:0.2 token_shuffle"
+    run("train", *line.split(), "--train_fraction", "0.5", "--seed", "5")
+    record = RunRecord.load(work / "out")
+    assert record.model["augmentation"] == ["feature_cutoff:0.2", "token_shuffle"]
+    assert set(record.model["dropout"].values()) == {0.0}
+    assert record.data["kept"] == 16 and record.data["fraction"] == 0.5 and record.settings["train_fraction"] == 0.5
+    first = record.data["sha256"]
+    run("train", *line.split(), "--max_train_samples", "16", "--seed", "5", "--overwrite_output_dir")
+    assert RunRecord.load(work / "out").data["sha256"] == first  # the same seeded sample
+    run("train", *line.split(), "--train_fraction", "0.5", "--seed", "6", "--overwrite_output_dir")
+    assert RunRecord.load(work / "out").data["sha256"] != first
+
+
+def test_a_recipe_s_reference_is_left_out_for_another_loss(work, capsys):
+    (work / "r.yaml").write_text("loss: dclr\nreference_model: nowhere/at-all\n")
+    run("train", *DCLR.replace("--loss dclr", "--loss infonce").split(), "--recipe", "r.yaml")
+    record = RunRecord.load(work / "out")
+    assert record.model["reference"] is None and "reference_model" not in record.settings
+    assert any("no reference is loaded" in note for note in record.notes)
+
+
+# ---- baselines without training and the table
+
+
+def test_reranking_joins_the_scores_and_the_card(work, capsys):
+    """With whitening and word vectors too: every way to encode takes sets of queries."""
+    rows = [f"{q}\t{i}\t{label:d}\t{SENTENCES[q]}\t{s}" for q in (0, 1) for i, s in enumerate(SENTENCES[2:])
+            for label in [(i + q) % 3 == 0]]  # fmt: skip
+    (work / "asked.tsv").write_text("\n".join(["qid\tcid\tlabel\tquery\tcandidate", *rows]))
+    run("train", *f"{DEV} --eval_file graded.tsv --output_dir out --pooler mean".split())
+    rerank = "--tasks rerank --rerank_file asked.tsv"
+    run("eval", *f"--model_name_or_path out {rerank}".split())
+    results = Results.read(work / "out/results.json")
+    assert {"graded/file/all/spearman", "asked/file/map_official", "asked/file/mrr_official"} <= set(results.scores)
+    assert "asked/file, official" in capsys.readouterr().out
+    card = (work / "out/README.md").read_text()
+    score = results.scores["asked/file/map_official"]
+    assert (
+        f"| asked/file (official) | 2 |  | **{score:.2f}** |" in card
+        and "a query without positives counts as 0" in card
+    )
+    assert "- map\n" in card and "task:\n      type: Reranking" in card
+
+    run("eval", *f"--model_name_or_path out {rerank} --whiten target --whiten_dim 3 --output_dir white".split())
+    (work / "vectors.txt").write_text("".join(f"{word} {i % 7} {i % 3} 1\n" for i, word in enumerate(WORDS.split())))
+    run("eval", *f"--word_vectors vectors.txt {rerank} --output_dir words".split())
+    for folder in ("white", "words"):
+        other = Results.read(work / folder / "results.json")
+        assert 0 < other.scores["asked/file/map_official"] <= 100
+        assert "asked/file" in other.metadata["data"]
+
+
+def test_a_whole_table_from_the_command_line(work, capsys):
+    """Five rows: two poolers, whitening on the texts and on a file, word vectors."""
+    (work / "glove.txt").write_text("".join(f"{w} {i + 1} {i % 3} {i % 7}\n" for i, w in enumerate(WORDS.split())))
+    tiny = "--model_name_or_path tiny --pooler"
+    rows = [
+        f"{tiny} mean",
+        f"{tiny} avg_first_last",
+        f"{tiny} mean --whiten target --whiten_dim 4",
+        f"{tiny} mean --whiten text.txt --whiten_dim 4",
+        "--word_vectors glove.txt",
+    ]
+    for row in rows:
+        run("eval", *row.split(), "--eval_file", "graded.tsv")
+    folders = sorted(p.name for p in (work / "results").iterdir())
+    assert folders == ["glove.txt-mean-of-words", "tiny-avg_first_last", "tiny-mean", "tiny-mean-whitened-target4",
+                       "tiny-mean-whitened-text4"]  # fmt: skip
+    models = [Results.read(work / "results" / name / "results.json").metadata["model"] for name in folders]
+    assert models[0]["pooler"] == "mean of words" and "lower case" in models[0]["tokens"]
+    assert models[3]["whitening"] == "the texts of each set, 4 dimensions"
+    assert models[4]["whitening"].startswith("text.txt (32 sentences, sha256 ")
+    capsys.readouterr()
+    cli.run("table", [f"results/{name}" for name in folders], script="focalcse table")
+    said = capsys.readouterr().out
+    scores = [Results.read(work / "results" / n / "results.json").scores["graded/file/all/spearman"] for n in folders]
+    assert len(set(scores)) == 5
+    for score in scores:
+        assert said.count(f"{score:.2f}") >= 2  # plain and Markdown
+    assert "| System | graded/file |" in said and "whitened on the texts of each set" in said
+
+
+def test_a_whitened_score_never_joins_the_plain_ones(work):
+    run("eval", *"--model_name_or_path tiny --pooler mean --eval_file graded.tsv --output_dir r".split())
+    plain = Results.read(work / "r/results.json")
+    run("eval", *"--model_name_or_path tiny --pooler mean --eval_file graded.tsv --output_dir r".split(),
+        *"--whiten target --whiten_dim 3".split())  # fmt: skip
+    white = Results.read(work / "r/results.json")
+    assert white.merge(plain).scores == white.scores and plain.merge(white).scores == plain.scores

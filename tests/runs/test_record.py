@@ -1,0 +1,83 @@
+"""What is left of a run's record when it is published."""
+
+import os
+
+import pytest
+
+from hf_focalcse.errors import UserError
+from hf_focalcse.runs.record import RunRecord, require_writable, without_paths, write_json
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("/srv/x/y.txt", "y.txt"),
+        ("see ~/a/b and ../x/y.txt, ./z", "see b and y.txt, z"),
+        (r"C:\Users\me\x.txt", "x.txt"),
+        ("no set in '/home/me/STS' (/home/me/x): nothing", "no set in 'STS' (x): nothing"),
+        ("--train_file=/a/b", "--train_file=b"),
+        ("https://arxiv.org/abs/2310.06918", "https://arxiv.org/abs/2310.06918"),
+        ("STS16/test/all/spearman", "STS16/test/all/spearman"),
+        ("org/name and 1/2 of a / b", "org/name and 1/2 of a / b"),
+        ("token hf_abcdefghij in it", "token hf_… in it"),
+    ],
+)
+def test_paths_and_tokens_in_text(text, left):
+    assert without_paths(text) == left
+    assert without_paths({"a": [text, 1, None]}) == {"a": [left, 1, None]}
+
+
+def test_a_published_record_names_files_only():
+    record = RunRecord(
+        command="x.py --train_file data/a.txt --output_dir=runs/x --model_name_or_path runs/base --temp 1".split(),
+        recipe="r/mine.yaml",
+        settings={"train_file": "data/a.txt", "output_dir": "runs/x", "model_name_or_path": "runs/base", "seed": 1},
+        loss={"formula": "(a)/b", "name": "focal"},
+        model={"name_or_path": "runs/base", "base_model": None, "revision": None},
+        data={"source": "data/a.txt", "samples": ["private text"], "kept": 3},
+        seed=1,
+        world_size=1,
+        notes=["read data/a.txt and /home/me/b.txt"],
+    )
+    public = record.publishable()
+    assert public.command == "x.py --train_file a.txt --output_dir=x --model_name_or_path base --temp 1".split()
+    assert public.recipe == "mine.yaml" and public.data == {"source": "a.txt", "kept": 3}
+    assert public.settings == {"train_file": "a.txt", "output_dir": "x", "model_name_or_path": "base", "seed": 1}
+    assert public.notes == ["read a.txt and b.txt"] and public.loss == record.loss
+    assert record.data["samples"] == ["private text"]  # the record itself is as it was
+    assert public.publishable() == public
+
+
+def test_a_hub_id_is_no_path():
+    record = RunRecord(
+        command=["run_unsup.py", "--model_name_or_path", "org/base", "--dataset_name", "org/data"],
+        recipe="bert-base",
+        settings={"model_name_or_path": "org/base", "dataset_name": "org/data"},
+        loss={}, model={"name_or_path": "org/base", "base_model": "org/base"}, data={"source": "org/data/x.txt"},
+        seed=1, world_size=1,
+    )  # fmt: skip
+    public = record.publishable()
+    assert (public.command, public.settings, public.data) == (record.command, record.settings, record.data)
+
+
+@pytest.mark.parametrize("place", ["nowhere/x.json", "folder", "pipe"])
+def test_a_place_for_a_file_is_looked_at_before_the_work(tmp_path, place):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match=f"--json .*{place}: no file can be written there"):
+        require_writable(tmp_path / place, "--json")
+    require_writable(tmp_path / "new.json", "--json")
+    require_writable(None, "--json")
+
+
+def test_a_part_is_not_left_behind(tmp_path):
+    (tmp_path / "x.json").mkdir()
+    with pytest.raises(OSError):
+        write_json(tmp_path / "x.json", {})
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_a_record_that_is_a_list(tmp_path):
+    (tmp_path / "run.json").write_text("[]")
+    with pytest.raises(UserError, match="is no record of a run"):
+        RunRecord.load(tmp_path)

@@ -1,0 +1,477 @@
+"""The step, accumulation, diagnostics, alarms, checkpoints: real training of tiny encoders."""
+
+import copy
+import dataclasses
+import json
+import math
+import re
+import time
+
+import numpy as np
+import pytest
+import torch
+from oracles import cosines, focal_rows
+from tiny import SENTENCES, save_tiny
+from torch.utils.data import SequentialSampler
+
+from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss
+from hf_focalcse.encoder.augment import build_augmentations
+from hf_focalcse.encoder.modeling import load_model
+from hf_focalcse.errors import UserError
+from hf_focalcse.evaluation import evaluate_sts, read_pairs
+from hf_focalcse.losses import Pairs
+from hf_focalcse.objectives.pairs import describe_pairs, make_pairs, reference_losses
+
+TEXTS = [{"text": f"{a} {b}"} for a in SENTENCES for b in ("", "today", "the dog", "in a house")]
+GRADED = [(SENTENCES[i], SENTENCES[j], 5 - (i - j) ** 2 / 10) for i in range(8) for j in range(8)]
+
+
+@pytest.fixture
+def dev(tmp_path):
+    path = tmp_path / "graded.tsv"
+    path.write_text("sentence1\tsentence2\tscore\n" + "".join(f"{a}\t{b}\t{s}\n" for a, b, s in GRADED))
+    return [read_pairs(path)]
+
+
+def make_trainer(
+    folder,
+    family="bert",
+    loss="focal",
+    dev=None,
+    model=None,
+    dropout=0.1,
+    texts=TEXTS,
+    reference=None,
+    measure_steps=None,
+    **arguments,
+):
+    model = model or load_model(str(save_tiny(folder / "base", family)), "cls", dropout=dropout)
+    defaults = {
+        "max_steps": 4,
+        "per_device_train_batch_size": 8,
+        "logging_steps": 1,
+        "use_cpu": True,
+        "disable_tqdm": True,
+    }
+    if dev is None:
+        defaults |= {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
+    else:
+        defaults |= {"eval_steps": 2, "save_steps": 2, "metric_for_best_model": f"{dev[0].key}/all/spearman"}
+    args = FocalCSETrainingArguments(output_dir=str(folder / "out"), **(defaults | arguments))
+    return FocalCSETrainer(
+        model,
+        args,
+        build_loss(loss) if isinstance(loss, str) else loss,
+        texts,
+        dev,
+        reference=reference,
+        measure_steps=measure_steps,
+    )
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "mpnet", "distilbert", "electra", "xlm-roberta", "modernbert"])
+@pytest.mark.parametrize("loss", ["focal", "infonce"])
+def test_every_parameter_that_should_move_moves(tmp_path, family, loss):
+    trainer = make_trainer(tmp_path, family, loss, max_steps=1, learning_rate=0.01, lr_scheduler_type="constant")
+    before = copy.deepcopy(trainer.model.state_dict())
+    trainer.train()
+    still = [n for n, p in trainer.model.named_parameters() if torch.equal(p, before[n])]
+    # Attention is blind to what is added to all keys alike, and to the second token type.
+    assert all("key" in n or "token_type" in n or "relative_attention_bias" in n for n in still), still
+    assert any("word" in n or "tok_embeddings" in n for n, _ in trainer.model.named_parameters() if n not in still)
+    assert all(n not in still for n, _ in trainer.model.named_parameters() if "pooler" in n or "mlp.dense" in n)
+
+
+def test_compute_loss_is_the_loss_of_the_two_views(tmp_path):
+    trainer = make_trainer(tmp_path)
+    batch = trainer.data_collator([{"text": text} for text in SENTENCES])
+    trainer.model.train()
+    torch.manual_seed(5)
+    value, vectors = trainer.compute_loss(trainer.model, batch, return_outputs=True)
+    z = vectors.detach().double().numpy()
+    assert value.item() == pytest.approx(np.mean(focal_rows(z[:, 0], z[:, 1], 0.05, 0.3)), rel=1e-4)
+
+
+def gradients(trainer, batches):
+    """The gradient that the optimizer sees after one step, by transformers' own loop."""
+    seen = {}
+
+    def keep(optimizer, *_):
+        seen.update({n: p.grad.clone() for n, p in trainer.model.named_parameters() if p.grad is not None})
+
+    trainer.train_dataset = [row for batch in batches for row in batch]
+    trainer._get_train_sampler = lambda *_: SequentialSampler(trainer.train_dataset)
+    trainer.create_optimizer().register_step_pre_hook(keep)
+    trainer.train()
+    return seen
+
+
+@pytest.mark.parametrize("loss", ["focal", "infonce"])
+def test_accumulating_four_batches_is_the_mean_of_their_gradients(tmp_path, loss, monkeypatch):
+    base = load_model(str(save_tiny(tmp_path / "base")), "cls", dropout=0.1)
+    base.eval().double()
+    base.train = lambda mode=True: base  # dropout off, whatever Trainer says; the trainer wants a rate above 0
+    rows = [{"text": t["text"]} for t in TEXTS]
+    batches = [rows[i : i + 8] for i in range(0, 32, 8)]
+
+    def run(groups, steps):
+        model = copy.deepcopy(base)
+        model.train = lambda mode=True: model
+        trainer = make_trainer(
+            tmp_path, loss=loss, model=model, max_steps=1, gradient_accumulation_steps=steps, max_grad_norm=0.0
+        )
+        return gradients(trainer, groups)
+
+    accumulated = run(batches, 4)
+    singles = [run([batch], 1) for batch in batches]
+    assert accumulated
+    for name, gradient in accumulated.items():
+        torch.testing.assert_close(gradient, sum(s[name] for s in singles) / 4, rtol=1e-6, atol=1e-12)
+    assert any(not torch.allclose(accumulated[n], singles[0][n]) for n in accumulated)
+
+
+def test_equal_texts_are_masked_by_default_for_focal_only(tmp_path):
+    texts = [{"text": SENTENCES[0]}] * 2 + [{"text": SENTENCES[1]}] * 2
+    for loss, masked in (("focal", True), ("infonce", False)):
+        trainer = make_trainer(tmp_path, loss=loss)
+        batch = trainer.data_collator(texts)
+        seen = []
+        trainer.loss.forward = lambda pairs, seen=seen: seen.append(pairs) or pairs.anchors.sum()
+        trainer.compute_loss(trainer.model, batch)
+        assert (seen[0].excluded is not None) is masked
+        if masked:
+            assert seen[0].negative_mask().sum(1).tolist() == [2, 2, 2, 2]
+
+
+# ---- diagnostics
+
+
+def test_diagnostics_by_loop():
+    rng = np.random.default_rng(0)
+    z = torch.tensor(rng.normal(size=(6, 2, 4)))
+    ids = torch.tensor([1, 2, 3, 1, 5, 6])
+    found = describe_pairs(make_pairs(z, ids), m=0.3)
+    s = cosines(z[:, 0].numpy(), z[:, 1].numpy())
+    negatives = [[s[i][j] for j in range(6) if j != i and ids[i] != ids[j]] for i in range(6)]
+    flat = [x for row in negatives for x in row]
+    assert found == pytest.approx(
+        {
+            "positive_cosine_mean": np.mean([s[i][i] for i in range(6)]),
+            "negative_cosine_mean": np.mean(flat),
+            "hardest_negative_cosine_mean": np.mean([max(row) for row in negatives]),
+            "hard_negative_share": np.mean([x > 0.7 for x in flat]),
+            "negatives_per_anchor_mean": np.mean([len(row) for row in negatives]),
+        }
+    )
+
+
+def test_reference_losses():
+    assert reference_losses(build_loss("infonce"), 64) == pytest.approx(
+        {"loss_if_untrained": math.log(64), "loss_if_collapsed": math.log(64)}
+    )
+    focal = reference_losses(build_loss("focal"), 64)
+    assert focal == pytest.approx({"loss_if_untrained": math.log(64), "loss_if_collapsed": 10.14}, abs=5e-3)
+
+
+def test_each_log_line_carries_the_diagnostics(tmp_path):
+    trainer = make_trainer(tmp_path, max_steps=4, logging_steps=2)
+    trainer.train()
+    lines = [line for line in trainer.state.log_history if "loss" in line]
+    assert [line["step"] for line in lines] == [1, 2, 4]
+    for line in lines:
+        assert line["negatives_per_anchor_mean"] == 7 and line["loss_if_collapsed"] > line["loss_if_untrained"]
+        assert -1 <= line["negative_cosine_mean"] <= line["hardest_negative_cosine_mean"] <= 1
+
+
+def test_collapse_raises_the_alarm_once_it_lasts(tmp_path, caplog):
+    trainer = make_trainer(tmp_path)
+    line = {"loss": 10.1, "negative_cosine_mean": 0.999, "loss_if_collapsed": 10.14}
+    trainer.log(dict(line))
+    assert trainer.alarms == []
+    trainer.log(dict(line))
+    assert "collapse" in trainer.alarms[0]
+    trainer.log(line | {"negative_cosine_mean": 0.3})
+    trainer.log(dict(line))
+    assert len(trainer.alarms) == 1
+
+
+def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
+    trainer = make_trainer(tmp_path)
+    trainer.loss.rows = lambda pairs: pairs.anchors.sum(1) * float("nan")
+    with pytest.raises(UserError, match="the loss is nan at step 1; lower --learning_rate"):
+        trainer.train()
+
+
+# ---- evaluation and checkpoints
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_ends_with_the_best_checkpoint_and_keeps_the_last(tmp_path, dev, family):
+    trainer = make_trainer(tmp_path, family, dev=dev, max_steps=8, learning_rate=5e-3)
+    baseline = trainer.score_baseline()
+    trainer.train()
+    key = f"eval_{dev[0].key}/all/spearman"
+    scored = {line["step"]: line for line in trainer.state.log_history if key in line}
+    assert list(scored) == [2, 4, 6, 8]
+    best = max(scored, key=lambda step: scored[step][key])
+    assert trainer.state.best_metric == scored[best][key]
+    kept = {p.name for p in (tmp_path / "out").glob("checkpoint-*")}
+    assert kept >= {f"checkpoint-{best}", "checkpoint-8"} and len(kept) == 2
+    assert trainer.score()[key[5:]] == pytest.approx(scored[best][key])  # what is in memory is the best, head and all
+    gain = scored[best][f"{key}/gain"]
+    assert gain == pytest.approx(scored[best][key] - baseline[key[5:]])
+    trainer.save_model(str(tmp_path / "final"))
+    again = load_model(str(tmp_path / "final"))
+    assert evaluate_sts(again, dev, progress=False).scores == pytest.approx(trainer.score())
+    kept = load_model(str(tmp_path / "out" / f"checkpoint-{best}"))
+    assert torch.equal(kept.projection_linear.weight, again.projection_linear.weight)
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_the_projection_too_is_the_best_checkpoints(tmp_path, dev, family, monkeypatch):
+    """Scores that fall: the first checkpoint is the best, and a projection in a side file comes back with it."""
+    trainer = make_trainer(tmp_path, family, dev=dev, max_steps=4, learning_rate=5e-3)
+    falling = iter([50.0, 40.0])
+    monkeypatch.setattr(trainer, "score", lambda: {f"{dev[0].key}/all/spearman": next(falling)})
+    trainer.train()
+    assert trainer.state.best_global_step == 2
+    first, last = (load_model(str(tmp_path / "out" / f"checkpoint-{step}")) for step in (2, 4))
+    for name, parameter in trainer.model.named_parameters():
+        assert torch.equal(parameter, first.state_dict()[name]), name
+    assert not torch.equal(first.projection_linear.weight, last.projection_linear.weight)
+
+
+def test_a_lower_alignment_is_better(tmp_path, dev):
+    dev = [dataclasses.replace(dev[0], aligned_above=4.0)]
+    trainer = make_trainer(tmp_path, dev=dev, metric_for_best_model=f"{dev[0].key}/alignment")
+    assert trainer.args.greater_is_better is False
+    worst = make_trainer(tmp_path, dev=dev, metric_for_best_model=f"{dev[0].key}/all/pearson", greater_is_better=False)
+    assert worst.args.greater_is_better is False
+    assert make_trainer(tmp_path, dev=dev).args.greater_is_better is True
+    unsaid = make_trainer(tmp_path, dev=dev, metric_for_best_model=None)
+    assert unsaid.args.greater_is_better is True
+    assert unsaid.args.metric_for_best_model == f"{dev[0].key}/all/spearman"
+
+
+def test_dev_sentences_are_encoded_by_the_batch_asked_for(tmp_path, dev, monkeypatch):
+    trainer = make_trainer(tmp_path, dev=dev, per_device_eval_batch_size=3)
+    sizes = []
+    embed = trainer.model.embed
+    monkeypatch.setattr(trainer.model, "embed", lambda ids, *rest: sizes.append(len(ids)) or embed(ids, *rest))
+    trainer.score()
+    assert sizes == [3, 3, 2]
+
+
+def test_dev_scores_are_float32_whatever_training_computes_in(tmp_path, dev):
+    """accelerate puts autocast around forward; a gain must not be one of precision."""
+    trainer = make_trainer(tmp_path, dev=dev, bf16=True, learning_rate=1e-12, max_steps=2, eval_steps=2, save_steps=2)
+    before = trainer.score_baseline()
+    kinds = []
+    layer = trainer.model.encoder.encoder.layer[0].output.dense
+    layer.register_forward_hook(lambda module, inputs, output: kinds.append((module.training, output.dtype)))
+    trainer.train()
+    assert trainer.score() == pytest.approx(before, abs=1e-4)
+    assert set(kinds) == {(True, torch.bfloat16), (False, torch.float32)}
+    assert "forward" in trainer.model.__dict__  # training goes on as it was wrapped
+
+
+def test_several_gpus_are_not_shared_by_one_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(FocalCSETrainingArguments, "n_gpu", 2)
+    with pytest.raises(UserError, match="2 GPUs are visible to one process.*torchrun --nproc_per_node 2 run_unsup.py"):
+        make_trainer(tmp_path)
+
+
+def test_the_log_says_what_the_dev_set_costs(tmp_path, dev, monkeypatch, caplog):
+    """Scoring is made slow: 0.2 s every 2 steps of a few ms each is most of the run, and the log must say so."""
+    trainer = make_trainer(tmp_path, dev=dev, max_steps=8, eval_steps=4, save_steps=4)
+    score = trainer.score
+    monkeypatch.setattr(trainer, "score", lambda: time.sleep(0.2) or score())
+    trainer.score_baseline()
+    with caplog.at_level("WARNING", logger="hf_focalcse.training.trainer"):
+        trainer.train()
+    lines = [line for line in trainer.state.log_history if "eval_seconds" in line]
+    assert [line["step"] for line in lines] == [4, 8]
+    assert all(0.2 <= line["eval_seconds"] < 5 and 0 < line["eval_share_of_run"] < 1 for line in lines)
+    expected = {line["step"] for line in trainer.state.log_history if "eval_share_expected" in line}
+    assert expected == {2, 3}  # known after two steps, until the first scoring
+    said = [record.message for record in caplog.records if "scoring the dev set" in record.message]
+    assert len(said) == 1 and re.search(
+        r"takes \d\.\d s, \d+ % of the run; --eval_steps \d+ would hold it at 5 %", said[0]
+    )
+
+
+def test_trains_without_labelled_data(tmp_path):
+    trainer = make_trainer(tmp_path, save_strategy="steps", save_steps=2)
+    trainer.train()
+    assert trainer.score_baseline() == {} and (tmp_path / "out" / "checkpoint-4").is_dir()
+
+
+def test_two_runs_with_one_seed_are_equal(tmp_path):
+    def run(name, **arguments):
+        trainer = make_trainer(tmp_path / name, max_steps=3, **arguments)
+        trainer.train()
+        return trainer
+
+    first, second, third = run("1"), run("2"), run("3", seed=7)
+    for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert not torch.equal(next(first.model.parameters()), next(third.model.parameters()))
+
+
+def test_bf16_autocast_trains(tmp_path):
+    trainer = make_trainer(tmp_path, bf16=True, max_steps=2)
+    trainer.train()
+    assert all(math.isfinite(line["loss"]) for line in trainer.state.log_history if "loss" in line)
+
+
+def test_chunked_training_follows_the_same_path(tmp_path):
+    def losses(chunk_size):
+        trainer = make_trainer(tmp_path, dropout=1e-9, max_steps=3, learning_rate=1e-3)
+        trainer.model.chunk_size = chunk_size
+        trainer.train()
+        return [line["loss"] for line in trainer.state.log_history if "loss" in line]
+
+    assert losses(3) == pytest.approx(losses(None), rel=1e-4)
+
+
+# ---- refusals
+
+
+def test_refuses_an_encoder_without_dropout(tmp_path):
+    model = load_model(str(save_tiny(tmp_path, "modernbert")), "cls", dropout=0.0)
+    with pytest.raises(UserError, match="dropout rate of this modernbert encoder is 0 .* give --dropout 0.1"):
+        make_trainer(tmp_path, model=model)
+
+
+def test_refuses_a_batch_of_one(tmp_path):
+    with pytest.raises(UserError, match="per_device_train_batch_size is 1"):
+        make_trainer(tmp_path, per_device_train_batch_size=1)
+
+
+def test_pairs_need_no_text_ids():
+    z = torch.randn(3, 2, 4)
+    pairs = make_pairs(z)
+    assert isinstance(pairs, Pairs) and pairs.excluded is None and json.dumps(pairs.targets.tolist()) == "[0, 1, 2]"
+
+
+# ---- a frozen reference
+
+
+def with_reference(folder, loss=None, **arguments):
+    frozen = load_model(str(save_tiny(folder / "frozen", "distilbert", seed=9)), "mean")
+    return make_trainer(folder, loss=loss or build_loss("dclr", phi=0.5), reference=frozen, **arguments)
+
+
+def test_reference_cosines_are_those_of_encode_whatever_the_training_mode(tmp_path):
+    trainer = with_reference(tmp_path, max_steps=2)
+    trainer.train()  # leaves the trained model in train mode
+    batch = trainer.data_collator([{"text": text} for text in SENTENCES])
+    seen = []
+    trainer.loss.forward = lambda pairs: seen.append(pairs) or pairs.anchors.sum()
+    trainer.model.train()
+    trainer.compute_loss(trainer.model, batch)
+    frozen = trainer.reference.model
+    assert not frozen.training and not any(p.requires_grad for p in frozen.parameters())
+    vectors = frozen.encode(SENTENCES)  # its own tokenizer, mask and pooler; no dropout
+    np.testing.assert_allclose(seen[0].reference, cosines(vectors, vectors), atol=1e-5)
+    np.testing.assert_allclose(seen[0].reference_anchors, vectors, atol=1e-5)
+    assert not seen[0].reference.requires_grad
+
+
+def test_reference_does_not_change_and_is_in_no_checkpoint(tmp_path):
+    trainer = with_reference(tmp_path, save_strategy="steps", save_steps=2, learning_rate=0.01)
+    before = copy.deepcopy(trainer.reference.model.state_dict())
+    trainer.train()
+    after = trainer.reference.model.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    frozen = {id(p) for p in trainer.reference.model.parameters()}
+    assert not frozen & {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
+    from safetensors.torch import load_file
+
+    saved = load_file(tmp_path / "out/checkpoint-4/model.safetensors")
+    assert {name for name in saved if not name.startswith("bert.")} == set()
+    optimizer = torch.load(tmp_path / "out/checkpoint-4/optimizer.pt", weights_only=True)
+    assert len(optimizer["state"]) <= len(list(trainer.model.parameters()))
+
+
+def test_reference_is_cast_with_the_model(tmp_path):
+    trainer = with_reference(tmp_path)
+    trainer.model.to(torch.bfloat16)
+    batch = trainer.data_collator([{"text": text} for text in SENTENCES])
+    assert torch.isfinite(trainer.compute_loss(trainer.model, batch))
+    assert {p.dtype for p in trainer.reference.model.parameters()} == {torch.bfloat16}
+
+
+def test_reference_computes_in_the_precision_of_the_training(tmp_path):
+    trainer = with_reference(tmp_path, bf16=True, max_steps=2)
+    seen = []
+    linear = next(m for m in trainer.reference.model.modules() if isinstance(m, torch.nn.Linear))
+    linear.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    trainer.train()
+    assert seen == [torch.bfloat16] * 2
+    assert all(math.isfinite(line["loss"]) for line in trainer.state.log_history if "loss" in line)
+
+
+def test_cost_of_the_reference_is_logged(tmp_path):
+    trainer = with_reference(tmp_path, loss=build_loss("dclr", phi=0.9))
+    seen, rows = [], trainer.loss.rows
+    trainer.loss.rows = lambda pairs: seen.append(pairs) or rows(pairs)
+    trainer.train()
+    for line, pairs in zip(trainer.state.log_history, [p for p in seen if p.seed], strict=False):
+        if "loss" in line:
+            alike = [[x >= 0.9 for j, x in enumerate(row) if j != i] for i, row in enumerate(pairs.reference.tolist())]
+            assert line["reference_alike_share"] == pytest.approx(np.mean(alike)) and 0 < np.mean(alike) < 1
+            assert line["reference_seconds_per_batch"] > 0 and 0 < line["reference_share_of_step"] < 1
+    assert trainer.step_time.laps == trainer.reference_time.laps == 4
+
+
+def test_noise_follows_seed_and_step_and_a_resumed_run_repeats_it(tmp_path):
+    def run(name, resume=False, **arguments):
+        trainer = with_reference(
+            tmp_path / name, save_strategy="steps", save_steps=2, learning_rate=0.01, lr_scheduler_type="constant",
+            **arguments,
+        )  # fmt: skip
+        seeds, rows = [], trainer.loss.rows
+        trainer.loss.rows = lambda pairs: seeds.append(pairs.seed) or rows(pairs)
+        trainer.train(resume_from_checkpoint=str(tmp_path / name / "out/checkpoint-2") if resume else None)
+        own = [s for s in seeds if s]  # diagnostics draw from seed 0
+        return trainer, own
+
+    whole, seeds = run("whole")
+    assert len(seeds) == len(set(seeds)) == 4
+    _, other = run("other", seed=7)
+    assert not set(seeds) & set(other)
+    resumed, again = run("whole", resume=True)
+    assert again == seeds[2:]
+    for a, b in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_dclr_chunked_follows_the_same_path(tmp_path):
+    def losses(chunk_size):
+        trainer = with_reference(tmp_path, dropout=1e-9, max_steps=3, learning_rate=1e-3)
+        trainer.model.chunk_size = chunk_size
+        trainer.train()
+        return [line["loss"] for line in trainer.state.log_history if "loss" in line]
+
+    assert losses(3) == pytest.approx(losses(None), rel=1e-4)
+
+
+@pytest.mark.parametrize("text", ["token_shuffle", "token_cutoff:0.3", "feature_cutoff:0.2", "span_cutoff:0.3"])
+@pytest.mark.parametrize("loss", ["infonce", "focal", "dclr", "dclr_released"])
+def test_every_augmentation_trains_with_every_loss(tmp_path, text, loss):
+    model = load_model(str(save_tiny(tmp_path / "base")), "cls", dropout=0.0)
+    model.augmentations = build_augmentations([text, "dropout"])
+    make = make_trainer if loss in ("infonce", "focal") else with_reference
+    trainer = make(tmp_path, loss=build_loss(loss), model=model, max_steps=2)
+    trainer.train()
+    lines = [line for line in trainer.state.log_history if "loss" in line]
+    assert all(math.isfinite(line["loss"]) and line["grad_norm"] > 0 for line in lines)
+    assert lines[0]["positive_cosine_mean"] < 1 - 1e-6
+
+
+def test_refuses_a_missing_and_an_unused_reference(tmp_path):
+    with pytest.raises(UserError, match="dclr compares with a frozen encoder .* --reference_model"):
+        make_trainer(tmp_path, loss="dclr")
+    with pytest.raises(UserError, match="looks at no reference model, but one is given"):
+        with_reference(tmp_path, loss=build_loss("infonce"))
