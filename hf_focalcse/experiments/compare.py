@@ -15,10 +15,11 @@ import numpy as np
 
 from ..errors import UserError, suggest
 from ..evaluation import STS_TASKS, Results
-from ..evaluation.cosines import read_cosines, read_fingerprints
 from ..evaluation.table import Table
 from ..parsing.arguments import CompareArguments, loss_settings
-from ..runs.record import RUN_FILE, RunRecord, require_writable, write_json
+from ..runs.atomic import require_writable, write_json
+from ..runs.cosines import read_cosines, read_fingerprints
+from ..runs.record import RUN_FILE, RunRecord
 from .grid import HARMLESS
 from .statistics import PairTest, SeedTest, compare_seeds, holm, resample, summarise
 

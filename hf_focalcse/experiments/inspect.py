@@ -30,7 +30,7 @@ from ..losses.base import Pairs
 from ..objectives.pairs import make_pairs
 from ..objectives.reference import PREFIX, FrozenReference
 from ..parsing.arguments import IN_RANGE, InspectArguments
-from ..runs.record import require_writable
+from ..runs.atomic import require_writable
 
 ROUNDING = 1e-5  # of two cosines that are the same by definition
 BLOCK = 2048  # rows of the whole file that meet as many others at a time
