@@ -204,9 +204,9 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     "content, message",
     [
         (None, "no such file"),
-        ("{", "no results.json of focalcse"),
-        ("[]", "no results.json of focalcse"),
-        ('{"a": 1}', "no results.json of focalcse .*metadata"),
+        ("{", "not a results.json of focalcse"),
+        ("[]", "not a results.json of focalcse"),
+        ('{"a": 1}', "not a results.json of focalcse .*metadata"),
         ('{"metadata": {"format": 99}}', "has format 99, this version reads 1"),
     ],
 )
