@@ -18,7 +18,8 @@ from .. import quickstart
 from ..compat import find_file
 from ..data.sentences import Sentences, read_sentences, require
 from ..encoder.augment import build_augmentations
-from ..encoder.modeling import HEAD_FILE, load_model, require_projection
+from ..encoder.head import HEAD_FILE
+from ..encoder.loading import load_model, require_projection
 from ..errors import UserError
 from ..evaluation import PairSet, Results, evaluate_rerank, evaluate_sts, load_rerank, load_tasks, read_pairs
 from ..evaluation.summary import summarise

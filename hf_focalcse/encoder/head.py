@@ -1,7 +1,7 @@
 """What turns an encoder of transformers into one that embeds sentences: pooling, projection, ``forward``, ``encode``.
 
-One mixin over all families. Where an encoder has a pooler of Linear and tanh on [CLS], that is the training projection,
-so that a checkpoint is a plain encoder for everyone else; elsewhere the projection lies in a side file.
+One mixin over all families. Where an encoder has a pooler of Linear and tanh on [CLS], that is the training
+projection, so that a checkpoint is a plain encoder for everyone else; elsewhere the projection lies in a side file.
 
 Shape letters: B sentences, V views, L tokens, D dimensions, N texts.
 """
@@ -22,7 +22,14 @@ from tqdm.auto import tqdm
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ..compat import attention_name, draw_generic_weights, find_file, is_rerun_in_backward, plain_forward, set_attention
+from ..compat import (
+    attention_name,
+    draw_generic_weights,
+    find_file,
+    is_rerun_in_backward,
+    plain_forward,
+    set_attention,
+)
 from ..errors import UserError
 from .augment import Augmentation, Drawn, Dropout, draw_views
 from .batches import batches_by_length

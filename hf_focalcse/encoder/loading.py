@@ -105,8 +105,8 @@ def load_config(name_or_path: str, is_folder: bool, **hub: Any) -> PretrainedCon
     except (OSError, ValueError) as error:
         if is_folder:
             raise UserError(
-                f"the config.json of {name_or_path!r} cannot be used ({first_line(error)}); give the folder of a model "
-                "that transformers can load"
+                f"the config.json of {name_or_path!r} cannot be used ({first_line(error)}); give the folder "
+                "of a model that transformers can load"
             ) from error
         raise UserError(
             f"no model {name_or_path!r}: there is no such folder and the Hub did not give it ({first_line(error)}); "
@@ -247,10 +247,8 @@ def check_weights(model: Any, info: dict[str, Any], name_or_path: str) -> bool:
         UserError: weights are missing, or there are more layers than in the config.
     """
 
-    def of_projection(key: str) -> bool:
-        return key.startswith("mlp.") or f"{model.family.projection}." in key
-
-    missing = {key for key in info["missing_keys"] if not of_projection(key)}
+    projection = f"{model.family.projection or 'mlp.dense'}."
+    missing = {key for key in info["missing_keys"] if projection not in key}
     if missing:
         raise UserError(
             f"checkpoint {name_or_path!r} lacks {len(missing)} weights of {type(model).__name__}, "
@@ -262,7 +260,7 @@ def check_weights(model: Any, info: dict[str, Any], name_or_path: str) -> bool:
             f"checkpoint {name_or_path!r} holds {len(further)} weights that its config.json has no layer for, such as "
             f"{min(further)!r}; the config was changed or is of another model"
         )
-    return any(of_projection(key) for key in info["missing_keys"])
+    return any(projection in key for key in info["missing_keys"])
 
 
 def require_projection(model: Any, name_or_path: str) -> None:

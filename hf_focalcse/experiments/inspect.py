@@ -8,7 +8,7 @@ from typing import Any
 from .. import quickstart
 from ..cli.jobs import QUICKSTART, choose_device, explicit_projection, resolve_model
 from ..data.sentences import Sentences, read_sentences
-from ..encoder.modeling import load_model, require_projection
+from ..encoder.loading import load_model, require_projection
 from ..errors import UserError
 from ..losses import build_loss
 from ..objectives.reference import FrozenReference

@@ -11,11 +11,11 @@ import pytest
 import torch.distributed as dist
 import yaml
 from accelerate.utils import DistributedType
-from test_distributed import TEXTS, engine_arguments, make_trainer, needs_deepspeed, shim_fsdp
+from rank_training import TEXTS, engine_arguments, make_trainer, needs_deepspeed, shim_fsdp
 from tiny import SENTENCES, save_tiny
 
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss
-from hf_focalcse.encoder.modeling import load_model
+from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.errors import UserError
 from hf_focalcse.training import engines
 
