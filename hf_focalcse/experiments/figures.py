@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from .groups import Group, Series
+from .study import Group, Series
 
 WIDTH = 4.4  # inches; text of 9 points is then 10 pixels high on a phone 390 pixels wide
 # Okabe & Ito's colours for the colour blind (yellow left out: unreadable on white); the marks differ as well.

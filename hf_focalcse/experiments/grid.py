@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,32 +22,20 @@ from ..parsing.arguments import (
     EvalArguments,
     Settings,
     check_eval,
-    loss_settings,
     parse,
     parse_eval,
     training_parser,
     translate,
 )
+from .asked import OURS, settings_asked
 
 KEYS = ("name", "note", "base", "axes", "evaluate")
 EVALUATION = ("tasks", "splits", "sts_dir", "eval_file", "batch_size", "device", "bf16")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=,-]*")
-OURS = {  # flags that no grid may set -> why
-    "output_dir": "every run has a folder of its own below --runs",
-    "overwrite_output_dir": "finished runs are skipped; delete a folder to train it again",
-    "resume_from_checkpoint": "interrupted runs are resumed anyway",
-    "push_to_hub": "publish the run you choose afterwards, with focalcse push",
-}
-HARMLESS = {  # settings that change what is printed or kept, never what is learnt
-    *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "allow_resume_mismatch", "recipe"),
-    *("save_total_limit", "save_only_model", "disable_tqdm", "log_level", "log_level_replica", "log_on_each_node"),
-    *("logging_dir", "logging_steps", "logging_first_step", "logging_strategy", "report_to", "run_name"),
-    *("dataloader_num_workers", "per_device_eval_batch_size", "measure_steps", "project", "trackio_space_id"),
-}
 
 
 @dataclass(frozen=True)
-class Run:
+class PlannedRun:
     """One training run. values: what each axis chose, by axis; argv: its flags without the output folder."""
 
     name: str
@@ -63,7 +50,7 @@ class Grid:
 
     name: str
     note: str
-    runs: tuple[Run, ...]
+    runs: tuple[PlannedRun, ...]
     evaluate: tuple[str, ...] | None
 
 
@@ -106,7 +93,7 @@ def read_grid(grid: str, overrides: list[str] | None = None, script: str = "foca
     replaced = given | {key for flag in given for key in OVERRIDES.get(flag, ())}
     base = {flag: value for flag, value in base.items() if known.get(flag, flag) not in replaced}
 
-    runs: dict[str, Run] = {}
+    runs: dict[str, PlannedRun] = {}
     combinations = list(itertools.product(*axes.values()))
     if "seed" in axes:  # seed by seed, so that what is done at any time can be compared
         place, order = list(axes).index("seed"), list(axes["seed"])
@@ -125,7 +112,7 @@ def read_grid(grid: str, overrides: list[str] | None = None, script: str = "foca
             check_values(settings)
         except UserError as error:
             raise UserError(f"{file}, run {name}: {error}") from error
-        runs[name] = Run(name, picked, argv, settings_asked(settings))
+        runs[name] = PlannedRun(name, picked, argv, settings_asked(settings))
     name = str(content.get("name", file.stem))
     _check_name(name, f"{file}: name")
     evaluate = content.get("evaluate")
@@ -281,58 +268,3 @@ def as_flags(values: dict[str, Any], where: str) -> list[str]:
         else:
             flags.append(f"--{key}={'no' if value is False else value}")
     return flags
-
-
-# ---- comparing what was asked for
-
-
-def settings_asked(settings: Settings) -> dict[str, Any]:
-    """Every setting that can change what is learnt, with the loss's own defaults filled in; paths as they resolve."""
-    groups = (settings.model, settings.loss, settings.reference, settings.views, settings.data, settings.dev)
-    found = {k: v for group in (*groups, settings.distributed) for k, v in asdict(group).items()}
-    own = {setting.name: setting.default for setting in loss_settings()[settings.loss.loss]}
-    found |= own | settings.loss_settings | settings.training.to_dict()
-    for name in ("train_file", "eval_file", "sts_dir"):
-        if found[name] is not None and Path(found[name]).exists():
-            found[name] = str(Path(found[name]).resolve())
-    found = {key: value for key, value in found.items() if key not in HARMLESS and "token" not in key}
-    return json.loads(json.dumps(found, default=str))
-
-
-def differing(run: Run, command: list[str], kept: dict[str, Any] | None = None) -> list[str]:
-    """The settings in which a recorded command line differs from those of ``run``, in words.
-
-    kept: `Run.asked` as it was when the command was started. It speaks for what the command itself does not name, for
-    its recipe may have been edited since.
-
-    Raises:
-        UserError: the command line cannot be read any more, and there is nothing that was kept.
-    """
-    before: dict[str, Any] = {}
-    named: set[str] = set()
-    try:
-        settings = parse(flags_of(command))
-        before, named = settings_asked(settings), settings.explicit
-    except UserError:  # its recipe is gone, for instance
-        if kept is None:
-            raise
-        before = dict.fromkeys(kept)
-    known = before.keys() | run.asked.keys()  # a setting that nobody knows any more differs in nothing
-    before |= {key: value for key, value in (kept or {}).items() if key in known and key not in named}
-    return [
-        f"{key} is {before.get(key)!r} there and {run.asked.get(key)!r} here"
-        for key in sorted(known)
-        if before.get(key) != run.asked.get(key)
-    ]
-
-
-def flags_of(command: list[str]) -> list[str]:
-    """A command line without the words that start it."""
-    return command[next((i for i, word in enumerate(command) if word.startswith("--")), len(command)) :]
-
-
-def same_command(command: list[str], started: list[str]) -> bool:
-    """Whether ``command`` is ``started`` with nothing more than what the sweep itself adds."""
-    words, first = translate(flags_of(command), []), translate(flags_of(started), [])
-    added = {word.partition("=")[0][2:] for word in words[len(first) :] if word.startswith("--")}
-    return words[: len(first)] == first and added <= OURS.keys()

@@ -5,42 +5,49 @@ A run is locked by the sweep and by the process that trains it; both locks end w
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import json
 import os
-import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from ..errors import STOPPED, Stopped, UserError
+from ..errors import Stopped, UserError
 from ..evaluation import Results
-from ..parsing.arguments import SweepArguments, parse_eval
+from ..parsing.arguments import SweepArguments
 from ..runs.record import RUN_FILE, RunRecord, write_json
-from ..training.checkpoints import find_checkpoint, list_checkpoints, remove
-from .grid import Grid, Run, differing, read_grid, same_command
+from ..training.checkpoints import list_checkpoints, remove
+from .asked import differing
+from .grid import Grid, PlannedRun, read_grid
+from .processes import dying_with, environments, kill_tree, last_error, launch_words, signals_to, take_lock, writers
+from .progress import Screen, duration, summary
+from .states import (
+    ASKED,
+    DAMAGED,
+    FINISHED,
+    INTERRUPTED,
+    TRAINED,
+    is_cut,
+    judged_by,
+    read_asked,
+    state_of,
+)
 
-ASKED = "sweep.json"  # in a run's folder: the flags it was started with, and those it was judged by
 LOG = "sweep.log"  # in a run's folder: what training and evaluation said
 JOURNAL = "sweep.jsonl"  # in the folder of the runs: a line per start and end
 LOCKS = ".locks"
 POLL = 0.2  # seconds
 PATIENCE = 120.0  # seconds that a run may take to save a checkpoint before it is killed
-NEW, INTERRUPTED, DAMAGED, TRAINED, FINISHED = "new", "interrupted", "not resumable", "trained", "finished"
-PR_SET_PDEATHSIG = 1
+HEADLINES = {
+    *("STSBenchmark/dev/all/spearman", "STSBenchmark/test/all/spearman"),
+    *(f"average/{sick}-sickr/all/spearman" for sick in ("mteb", "senteval")),
+}
 
 
 def sweep(args: SweepArguments) -> None:
@@ -74,7 +81,7 @@ def sweep(args: SweepArguments) -> None:
     Sweep(grid, folder, runs, launcher, args.jobs).go()
 
 
-def choose(grid: Grid, only: list[str] | None) -> list[Run]:
+def choose(grid: Grid, only: list[str] | None) -> list[PlannedRun]:
     """The runs of the grid whose names match.
 
     Raises:
@@ -87,172 +94,11 @@ def choose(grid: Grid, only: list[str] | None) -> list[Run]:
     return [run for run in grid.runs if only is None or any(fnmatch(run.name, pattern) for pattern in only)]
 
 
-def launch_words(launch: str, jobs: int) -> list[str]:
-    """The command line before ``-m hf_focalcse``: this Python, or the launcher asked for.
-
-    Raises:
-        UserError: the launcher is not there, or its quotes do not match.
-    """
-    try:
-        words = shlex.split(launch)
-    except ValueError as error:
-        raise UserError(f"--launch {launch!r} is no command line ({error}); close its quotes") from error
-    if not words:
-        return [sys.executable]
-    beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    program = shutil.which(words[0], path=beside)
-    if program is None:
-        raise UserError(f"--launch: there is no program {words[0]!r}; give 'accelerate launch …' or 'torchrun …'")
-    ports = ("--main_process_port", "--standalone", "--rdzv", "--master")
-    if jobs > 1 and not any(word.replace("-", "_").startswith(p.replace("-", "_")) for word in words for p in ports):
-        # Any free port: several launchers would meet at the default one.
-        if Path(program).name == "accelerate":
-            words[2:2] = ["--main_process_port", "0"]
-        elif Path(program).name == "torchrun":
-            words[1:1] = ["--standalone"]
-    return [program, *words[1:]]
-
-
-def summary(states: dict[str, str]) -> str:
-    kinds = [NEW, INTERRUPTED, DAMAGED, TRAINED, FINISHED]
-    counted = [f"{n} {kind}" for kind in kinds if (n := sum(state == kind for state in states.values()))]
-    return f"{len(states)} run{'s' * (len(states) != 1)} ({', '.join(counted)})"
-
-
-# ---- what is there
-
-
-def state_of(run: Run, folder: Path, grid: Grid) -> str:
-    """How far the run in ``folder`` is.
-
-    Raises:
-        UserError: the folder holds a run with other settings.
-    """
-    asked = folder / ASKED
-    cut = is_cut(folder / RUN_FILE)
-    if (folder / RUN_FILE).exists() and not cut:
-        record = RunRecord.load(folder)
-        _refuse_other(run, record.command, folder)
-        if record.seconds is not None:
-            return FINISHED if grid.evaluate is None or is_judged(folder, record, grid.evaluate) else TRAINED
-    elif asked.exists():
-        try:
-            command = json.loads(asked.read_text(encoding="utf-8"))["command"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{asked} cannot be read ({error}); delete {folder} to start the run again") from error
-        _refuse_other(run, command, folder)
-    if cut:
-        return DAMAGED
-    if not list_checkpoints(folder):
-        return NEW
-    try:
-        return INTERRUPTED if find_checkpoint(folder, "last") else NEW
-    except UserError:
-        return DAMAGED  # it is started again from the beginning
-
-
-def is_cut(file: Path) -> bool:
-    """Whether a record is there but no JSON, as a full disk or a power cut leaves it; one of another version is."""
-    try:
-        return file.exists() and not isinstance(json.loads(file.read_bytes()), dict)
-    except ValueError:
-        return True
-
-
-def _refuse_other(run: Run, command: list[str], folder: Path) -> None:
-    asked = read_asked(folder)
-    try:
-        by_sweep = "asked" in asked and same_command(command, asked["command"])
-        found = differing(run, command, asked["asked"] if by_sweep else None)
-    except (UserError, SystemExit) as error:
-        raise UserError(
-            f"{folder} holds a run whose settings cannot be compared: {error}; give another --runs"
-        ) from error
-    if found:
-        more = f" (and {len(found) - 1} more: {', '.join(text.split()[0] for text in found[1:])})" if found[1:] else ""
-        raise UserError(
-            f"{folder} holds a run with other settings than the grid's: {found[0]}{more}; "
-            "give another --runs, or delete it"
-        )
-
-
-def read_asked(folder: Path) -> dict[str, Any]:
-    """What sweep.json of a run says; empty where it says nothing."""
-    try:
-        asked = json.loads((folder / ASKED).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return asked if isinstance(asked, dict) else {}
-
-
-def is_judged(folder: Path, record: RunRecord, evaluate: tuple[str, ...]) -> bool:
-    """Whether a sweep has judged these weights by these flags, and results.json still holds every set.
-
-    The names of the sets alone are no proof: two files of pairs may be called the same.
-    """
-    judged = read_asked(folder).get("judged")
-    try:
-        found = judged_by(folder, evaluate)
-    except UserError:  # no results.json, or a damaged one
-        return False
-    return (
-        isinstance(judged, dict)
-        and found["weights_sha256"] == record.model.get("weights_sha256")
-        and all(judged.get(key) == found[key] for key in ("by", "weights_sha256"))
-        and set(judged.get("sets", ())) <= set(found["sets"])
-    )
-
-
-def judged_by(folder: Path, evaluate: tuple[str, ...]) -> dict[str, Any]:
-    """The flags of an evaluation that change its scores, and whose weights and which sets results.json holds."""
-    by = {key: value for key, value in asdict(parse_eval(list(evaluate))).items() if value not in (None, False)}
-    for flag in ("device", "batch_size"):
-        by.pop(flag, None)
-    for flag in ("eval_file", "sts_dir"):
-        if flag in by and Path(by[flag]).exists():
-            by[flag] = str(Path(by[flag]).resolve())
-    metadata = Results.read(folder / "results.json").metadata
-    return {"by": by, "weights_sha256": metadata["model"].get("weights_sha256"), "sets": sorted(metadata["data"])}
-
-
-def writers() -> dict[Path, int]:
-    """{folder: a process that writes into it}, by the ``--output_dir`` of every process that can be looked at.
-
-    The workers of a launcher hold no lock, and a run may have been started by hand.
-    """
-    found: dict[Path, int] = {}
-    for process in psutil.process_iter(["pid", "cmdline"]):
-        words = process.info["cmdline"] or []
-        for word, following in zip(words, [*words[1:], ""], strict=False):  # kernel threads have no words
-            flag, equals, value = word.partition("=")
-            if flag == "--output_dir":
-                try:
-                    found[(Path(process.cwd()) / (value if equals else following)).resolve()] = process.pid
-                except (psutil.Error, OSError):  # it ended, or is somebody else's
-                    continue
-    return found
-
-
-@contextmanager
-def _signals(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Those that were to be ignored, as nohup asks for SIGHUP, are ignored on."""
-    wanted = [n for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
-    before = {number: signal.signal(number, handler) for number in wanted}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
-
-
-# ---- the sweep
-
-
 @dataclass
 class Job:
     """A run that is being worked on. what: train or eval; lock: the file that is locked as long as it is open."""
 
-    run: Run
+    run: PlannedRun
     slot: int
     lock: int
     what: str
@@ -267,7 +113,7 @@ class Job:
 class Sweep:
     """The runs of a grid, ``jobs`` at a time."""
 
-    def __init__(self, grid: Grid, folder: Path, runs: list[Run], launcher: list[str], jobs: int):
+    def __init__(self, grid: Grid, folder: Path, runs: list[PlannedRun], launcher: list[str], jobs: int):
         self.grid, self.folder, self.launcher, self.jobs = grid, folder, launcher, jobs
         self.pending = list(runs)
         self.total = len(runs)
@@ -282,7 +128,7 @@ class Sweep:
 
     def go(self) -> None:
         """Until every run is finished or has failed."""
-        with _signals(lambda number, _: self.signals.append(number)):
+        with signals_to(lambda number, _: self.signals.append(number)):
             while (self.pending or self.running) and not self.signals:
                 for job in [job for job in self.running if job.process.poll() is not None]:
                     try:
@@ -336,7 +182,7 @@ class Sweep:
                 self.screen.event(text)
                 self.said = text
 
-    def start(self, run: Run, slot: int, lock: int) -> None:
+    def start(self, run: PlannedRun, slot: int, lock: int) -> None:
         """Begin with what the run's folder lacks; ``lock`` is held."""
         folder = self.folder / run.name
         state = state_of(run, folder, self.grid)  # another sweep may have been here
@@ -356,7 +202,7 @@ class Sweep:
             again = ["--overwrite_output_dir"]  # of a run that was killed between its last step and its record
         flags = [*run.argv, "--output_dir", str(folder), *again]
         command = ["focalcse", "train", *run.argv]
-        if edited := differing(run, command):
+        if edited := differing(run.asked, command):
             raise UserError(f"its recipe was edited while the sweep was running: {edited[0]}; start the sweep again")
         write_json(folder / ASKED, {"grid": self.grid.name, "command": command, "asked": run.asked})
         reason = f"its {RUN_FILE} is damaged" if is_cut(folder / RUN_FILE) else "no checkpoint can be used"
@@ -366,7 +212,7 @@ class Sweep:
         return ["--model_name_or_path", str(folder), "--output_dir", str(folder), *(self.grid.evaluate or ())]
 
     def launch(
-        self, run: Run, slot: int, lock: int, what: str, command: list[str], state: str = "", reason: str = ""
+        self, run: PlannedRun, slot: int, lock: int, what: str, command: list[str], state: str = "", reason: str = ""
     ) -> None:
         log = self.folder / run.name / LOG
         with open(log, "ab") as stream:
@@ -412,14 +258,14 @@ class Sweep:
         judged = judged_by(folder, self.grid.evaluate or ())
         write_json(folder / ASKED, asked | {"judged": judged})
 
-    def fail(self, run: Run, lock: int | None, reason: str) -> None:
+    def fail(self, run: PlannedRun, lock: int | None, reason: str) -> None:
         """The others go on."""
         if lock is not None:
             os.close(lock)
         self.failed[run.name] = reason
         self.screen.event(f"FAILED {run.name}: {reason}")
 
-    def close(self, run: Run, lock: int) -> None:
+    def close(self, run: PlannedRun, lock: int) -> None:
         """The run is finished; ``lock`` is still held where what it left cannot be read."""
         file = self.folder / run.name / "results.json"
         scores = Results.read(file).scores if file.exists() else {}
@@ -498,138 +344,3 @@ class Sweep:
             for name, reason in self.failed.items():
                 print(f"  {name}: {reason}\n    log: {self.folder / name / LOG}", file=sys.stderr)
             raise SystemExit(1)
-
-
-HEADLINES = {
-    *("STSBenchmark/dev/all/spearman", "STSBenchmark/test/all/spearman"),
-    *(f"average/{sick}-sickr/all/spearman" for sick in ("mteb", "senteval")),
-}
-
-
-def environments(jobs: int, launched: bool) -> list[dict[str, str]]:
-    """What each slot is given: its part of the CPU threads, and of the GPUs that can be seen.
-
-    Without a launcher a run gets one GPU, for on several Trainer would use DataParallel and another batch size.
-    """
-    import torch  # parsing the grid has loaded it
-
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = int(os.environ.get("OMP_NUM_THREADS") or cores)
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = (
-        [g for g in visible.split(",") if g]
-        if visible is not None
-        else [str(i) for i in range(torch.cuda.device_count())]
-    )
-    each = max(len(gpus) // jobs, 1) if launched else 1
-    made = []
-    for slot in range(jobs):
-        environment = {"OMP_NUM_THREADS": str(max(threads // jobs, 1)), "TOKENIZERS_PARALLELISM": "false"}
-        if gpus and (jobs > 1 or not launched):
-            start = slot * each % len(gpus)
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[start : start + each])
-        made.append(environment)
-    return made
-
-
-def take_lock(path: Path) -> int | None:
-    """An open file that is locked, or None where another process holds it."""
-    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        return None
-    except OSError:  # no locks on this file system
-        os.close(lock)
-        raise
-    return lock
-
-
-def dying_with(parent: int) -> Callable[[], None]:
-    """For the child, before it becomes the run: ask for SIGTERM (save a checkpoint, end) when the sweep dies."""
-    libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-
-    def prepare() -> None:
-        if libc is not None:
-            libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it died in between
-            os._exit(STOPPED)
-
-    return prepare
-
-
-def kill_tree(pid: int) -> None:
-    """SIGKILL a process and all below it."""
-    try:
-        process = psutil.Process(pid)
-        tree = [*process.children(recursive=True), process]
-    except psutil.Error:
-        return
-    for one in tree:
-        try:
-            one.kill()
-        except psutil.Error:
-            continue
-
-
-ERROR = re.compile(r"(?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt)\b")
-
-
-def last_error(log: Path, code: int) -> str:
-    """The last sentence of a log that tells of an error, or how the process ended."""
-    how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    try:
-        text = log.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return how
-    lines = [line.strip() for line in text.rpartition("\n$ ")[2].splitlines()[1:] if line.strip()]
-    own = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    errors = own or [line for line in lines if ERROR.match(line)]
-    return f"{errors[-1] if errors else lines[-1] if lines and code > 0 else 'it said nothing'} ({how})"
-
-
-def duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s" if minutes else f"{seconds} s"
-
-
-class Screen:
-    """A terminal gets lines that stay and a table below them that is drawn anew; a file gets the lines."""
-
-    def __init__(self) -> None:
-        self.live = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-        self.drawn = 0
-        self.at = 0.0
-
-    def event(self, text: str) -> None:
-        with self._unheard():
-            self.clear()
-            print(f"{datetime.now():%H:%M:%S} {text}", flush=True)
-
-    def draw(self, rows: Callable[[], list[str]]) -> None:
-        if not self.live or (self.drawn and time.monotonic() - self.at < 1):
-            return
-        width, height = shutil.get_terminal_size()
-        lines = [row[: width - 1] for row in rows()][: max(height - 2, 1)]
-        with self._unheard():
-            self.clear()
-            sys.stdout.write("".join(f"{line}\n" for line in lines))
-            sys.stdout.flush()
-            self.drawn, self.at = len(lines), time.monotonic()
-
-    @contextmanager
-    def _unheard(self) -> Iterator[None]:
-        """Where nobody reads any more the runs go on; their logs and the journal tell of them."""
-        try:
-            yield
-        except OSError:
-            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-            self.live, self.drawn = False, 0
-
-    def clear(self) -> None:
-        if self.drawn:
-            sys.stdout.write(f"\x1b[{self.drawn}F\x1b[J")
-            sys.stdout.flush()
-        self.drawn = 0

@@ -11,8 +11,9 @@ from scipy import stats
 
 from hf_focalcse.cli import main as cli
 from hf_focalcse.errors import UserError
-from hf_focalcse.experiments import figures, report
-from hf_focalcse.experiments.groups import Summary, read_study
+from hf_focalcse.experiments import figures, report, sections
+from hf_focalcse.experiments.groups import read_study
+from hf_focalcse.experiments.study import Summary
 
 KEY = f"{DEV}/all/spearman"
 
@@ -84,7 +85,7 @@ def test_the_table_holds_means_and_deviations_by_hand(runs):
 
 def test_the_sentence_on_the_highest_mean_says_seeds_gap_and_loss(runs):
     study = read_study([runs])
-    (of_dev,) = [report._highest(start, groups, KEY, "STS-B dev") for start, groups in study.starts().items()]
+    (of_dev,) = [sections._highest(start, groups, KEY, "STS-B dev") for start, groups in study.starts().items()]
     assert of_dev == (
         "all-minilm (cls): the highest mean STS-B dev is that of focal (83.83, ± 0.76, 3 seeds), 4.83 above its start "
         "(79.00); below the start: wide. Next is infonce (83.50, ± 0.35, 2 seeds), 0.33 lower: less than the spread "
@@ -289,7 +290,7 @@ def test_where_focals_logit_exceeds_infonces(tmp_path, m, above):
     cosines = np.linspace(-1, 1, 100)  # none of them an end of an interval
     within = np.any([(low < cosines) & (cosines < high) for low, high in above], axis=0)
     assert ((figures.negative_logit(cosines, m, 1) > cosines) == within).all()
-    said = next(report.negative_logits(read_study([tmp_path]))).text
+    said = next(sections.negative_logits(read_study([tmp_path]))).text
     assert {
         0.5: "exceeds InfoNCE's logit above 1 - m (0.5), the paper's bound of a hard negative, and at every negative "
         "cosine;",

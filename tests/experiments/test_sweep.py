@@ -16,6 +16,7 @@ from tiny import SENTENCES, save_tiny
 
 from hf_focalcse.errors import UserError
 from hf_focalcse.evaluation import STS_TASKS, Results
+from hf_focalcse.experiments import processes, states
 from hf_focalcse.experiments import sweep as sweeping
 from hf_focalcse.experiments.grid import grid_names, read_grid
 from hf_focalcse.parsing.arguments import parse_sweep
@@ -247,10 +248,10 @@ def test_wrong_files_and_flags(material, monkeypatch):
     with pytest.raises(UserError, match="the grid comes first"):
         parse_sweep(["--jobs", "2", "grid.yaml"])
     with pytest.raises(UserError, match="there is no program 'acelerate'"):
-        sweeping.launch_words("acelerate launch", 1)
-    assert sweeping.launch_words("torchrun --nproc_per_node 2", 2)[1:] == ["--standalone", "--nproc_per_node", "2"]
-    assert sweeping.launch_words("torchrun --master-port 9", 2)[1:] == ["--master-port", "9"]
-    assert sweeping.launch_words("torchrun", 1)[1:] == []
+        processes.launch_words("acelerate launch", 1)
+    assert processes.launch_words("torchrun --nproc_per_node 2", 2)[1:] == ["--standalone", "--nproc_per_node", "2"]
+    assert processes.launch_words("torchrun --master-port 9", 2)[1:] == ["--master-port", "9"]
+    assert processes.launch_words("torchrun", 1)[1:] == []
     with pytest.raises(UserError, match=r"--runs .*grid.yaml is no folder"):
         sweeping.sweep(parse_sweep([grid, "--runs", grid, "--dry_run"]))
     args = parse_sweep(["g.yaml", "--max_steps", "40", "--jobs", "2", "--only", "a", "b", "--loss", "focal"])
@@ -262,7 +263,7 @@ def test_threads_and_gpus_are_divided(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
 
     def given(jobs, launched):
-        made = sweeping.environments(jobs, launched)
+        made = processes.environments(jobs, launched)
         return [e.get("CUDA_VISIBLE_DEVICES") for e in made], {e["OMP_NUM_THREADS"] for e in made}
 
     assert given(1, False) == (["4"], {"8"})  # several would become DataParallel, with another batch size
@@ -277,12 +278,12 @@ def test_threads_and_gpus_are_divided(monkeypatch):
 def test_the_last_error_of_a_log(tmp_path):
     log = tmp_path / "log"
     log.write_text("\n$ first\nerror: old\n\n$ second\nTraceback\n  x\nValueError: no numbers\nnote: bye\n")
-    assert sweeping.last_error(log, 1) == "ValueError: no numbers (exit code 1)"
+    assert processes.last_error(log, 1) == "ValueError: no numbers (exit code 1)"
     log.write_text("\n$ one\nRuntimeError: a\nerror: the file is gone\nChildFailedError: b\n")
-    assert sweeping.last_error(log, 2) == "the file is gone (exit code 2)"
+    assert processes.last_error(log, 2) == "the file is gone (exit code 2)"
     log.write_text("\n$ one\nstep 3\n")
-    assert sweeping.last_error(log, -9) == "it said nothing (ended by SIGKILL)"
-    assert sweeping.last_error(tmp_path / "none", -15) == "ended by SIGTERM"
+    assert processes.last_error(log, -9) == "it said nothing (ended by SIGKILL)"
+    assert processes.last_error(tmp_path / "none", -15) == "ended by SIGTERM"
 
 
 # ---- what lies in a folder
@@ -324,23 +325,23 @@ def test_a_run_is_judged_when_a_sweep_did_it_by_these_flags(evaluate, sets, mate
     grid = read_grid(str(write(material, {"seed": [1]}, "judged", evaluate=evaluate)))
     (run,), folder = grid.runs, tmp_path / "seed1"
     finished(folder, run, sets=["pairs/file", "STSBenchmark/dev"])  # as training leaves it: the dev score
-    assert sweeping.state_of(run, folder, grid) == sweeping.TRAINED
+    assert states.state_of(run, folder, grid) == states.TRAINED
     scored(folder, sets=["pairs/file", "STSBenchmark/dev", *sets])
     sweep_of(grid, tmp_path).keep_judged(folder)
-    assert sweeping.state_of(run, folder, grid) == sweeping.FINISHED
+    assert states.state_of(run, folder, grid) == states.FINISHED
     other = read_grid(str(write(material, {"seed": [1]}, "judged", evaluate=evaluate | {"bf16": True})))
-    assert sweeping.state_of(run, folder, other) == sweeping.TRAINED
+    assert states.state_of(run, folder, other) == states.TRAINED
     slower = read_grid(str(write(material, {"seed": [1]}, "judged", evaluate=evaluate | {"batch_size": 2})))
-    assert sweeping.state_of(run, folder, slower) == sweeping.FINISHED
+    assert states.state_of(run, folder, slower) == states.FINISHED
     scored(folder, sets=["pairs/other"])  # judged by hand in another way, which took the place of these scores
-    assert sweeping.state_of(run, folder, grid) == sweeping.TRAINED
+    assert states.state_of(run, folder, grid) == states.TRAINED
     scored(folder, "of an earlier model", ["pairs/file", "STSBenchmark/dev", *sets])
-    assert sweeping.state_of(run, folder, grid) == sweeping.TRAINED
+    assert states.state_of(run, folder, grid) == states.TRAINED
     scored(folder, sets=["pairs/file", "STSBenchmark/dev", *sets])
     finished(folder, run, "trained again", ["pairs/file", "STSBenchmark/dev", *sets])
-    assert sweeping.state_of(run, folder, grid) == sweeping.TRAINED
+    assert states.state_of(run, folder, grid) == states.TRAINED
     (folder / "results.json").write_text("{")
-    assert sweeping.state_of(run, folder, grid) == sweeping.TRAINED
+    assert states.state_of(run, folder, grid) == states.TRAINED
 
 
 def quick(grid, folder, command):
@@ -370,7 +371,7 @@ def test_what_cannot_be_read_or_written_fails_one_run_or_none(material, tmp_path
     try:
         (job,) = sweep.running
         assert not sweep.failed and job.process.poll() is None
-        assert sweeping.take_lock(tmp_path / "b/.locks/seed1.lock") is None
+        assert processes.take_lock(tmp_path / "b/.locks/seed1.lock") is None
         assert "sweep.jsonl lacks the start of seed1: " in capsys.readouterr().out
     finally:
         job.process.kill(), job.process.wait()
@@ -393,15 +394,15 @@ def test_a_run_whose_record_is_damaged_is_trained_again(left, material, tmp_path
     for run in grid.runs:
         finished(tmp_path / run.name, run)
     (tmp_path / "seed1/run.json").write_bytes(left)
-    states = [sweeping.state_of(run, tmp_path / run.name, grid) for run in grid.runs]
-    assert states == [sweeping.DAMAGED, sweeping.TRAINED]
-    sweep.start(grid.runs[0], 0, sweeping.take_lock(tmp_path / "lock"))
+    found = [states.state_of(run, tmp_path / run.name, grid) for run in grid.runs]
+    assert found == [states.DAMAGED, states.TRAINED]
+    sweep.start(grid.runs[0], 0, processes.take_lock(tmp_path / "lock"))
     sweep.running[0].process.wait()
     assert "training seed1, from the beginning: its run.json is damaged" in capsys.readouterr().out
     assert "--overwrite_output_dir" in (tmp_path / "seed1" / sweeping.LOG).read_text()
     other = read_grid(str(material / "cut.yaml"), ["--m", "0.2"])  # what sweep.json says still counts
     with pytest.raises(UserError, match="m is 0.3 there and 0.2 here"):
-        sweeping.state_of(other.runs[0], tmp_path / "seed1", other)
+        states.state_of(other.runs[0], tmp_path / "seed1", other)
 
 
 def test_a_signal_that_is_ignored_stays_so():
@@ -409,7 +410,7 @@ def test_a_signal_that_is_ignored_stays_so():
     before = signal.getsignal(signal.SIGHUP)
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        with sweeping._signals(lambda *_: None):
+        with processes.signals_to(lambda *_: None):
             assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
             assert callable(signal.getsignal(signal.SIGTERM))
     finally:
@@ -428,32 +429,32 @@ def test_an_edited_recipe_is_another_setting(material, tmp_path, monkeypatch):
     (run,), folder, sweep = before.runs, tmp_path / "seed1", sweep_of(before, tmp_path)
     monkeypatch.setattr(sweep, "launch", lambda *_: None)
     sweep.start(run, 0, -1)  # begun, killed before its first checkpoint
-    asked = json.loads((folder / sweeping.ASKED).read_text())
+    asked = json.loads((folder / states.ASKED).read_text())
     assert asked["asked"] == run.asked and run.asked["weight_decay"] == 0.1
-    assert sweeping.state_of(run, folder, before) == sweeping.NEW
+    assert states.state_of(run, folder, before) == states.NEW
 
     after = grid({"learning_rate": 3e-5, "weight_decay": 0.2})
     with pytest.raises(UserError, match="recipe was edited while .*: weight_decay is 0.2 there and 0.1 here"):
         sweep.start(run, 0, -1)
     for _ in ("begun", "finished"):
         with pytest.raises(UserError, match="other settings .*: weight_decay is 0.1 there and 0.2 here"):
-            sweeping.state_of(after.runs[0], folder, after)
+            states.state_of(after.runs[0], folder, after)
         finished(folder, run)
     named = grid({"learning_rate": 1e-5}, weight_decay=0.1, learning_rate=3e-5)  # the same, said in another way
-    assert sweeping.state_of(named.runs[0], folder, named) == sweeping.FINISHED
+    assert states.state_of(named.runs[0], folder, named) == states.FINISHED
     recipe.unlink()  # what was kept is enough
     plain = read_grid(str(write(material, {"seed": [1]}, "plain", {"weight_decay": 0.1, "learning_rate": 3e-5})))
-    assert sweeping.state_of(plain.runs[0], folder, plain) == sweeping.FINISHED
+    assert states.state_of(plain.runs[0], folder, plain) == states.FINISHED
     asked["asked"] |= {"of_a_later_version": 1}
     del asked["asked"]["weight_decay"]
-    (folder / sweeping.ASKED).write_text(json.dumps(asked))
+    (folder / states.ASKED).write_text(json.dumps(asked))
     recipe.write_text(json.dumps({"learning_rate": 3e-5, "weight_decay": 0.1}))
-    assert sweeping.state_of(run, folder, before) == sweeping.FINISHED
+    assert states.state_of(run, folder, before) == states.FINISHED
     record = RunRecord.load(folder)
     record.command += ["--m", "0.2"]  # not what the sweep started: trained by hand
     record.save(folder)
     with pytest.raises(UserError, match="m is 0.2 there and 0.3 here"):
-        sweeping.state_of(run, folder, before)
+        states.state_of(run, folder, before)
 
 
 def write_sets(folder):
@@ -504,7 +505,7 @@ def test_six_runs_killed_in_the_middle_and_started_again(material, begin):
     after = journal(runs)[len(before) :]
     assert Counter(row["run"] for row in after if row["event"] == "start") == Counter(names - ended)
     assert counted(runs, "end") == Counter(names)
-    resumed = {row["run"] for row in after if row.get("state") == sweeping.INTERRUPTED}
+    resumed = {row["run"] for row in after if row.get("state") == states.INTERRUPTED}
     assert resumed and resumed <= cut
     for name in resumed:  # went on from where it was: the log says so, and no step is there twice
         steps = [row["step"] for row in RunRecord.load(runs / name).log if "loss" in row]
@@ -534,12 +535,12 @@ def test_a_signal_a_failure_and_an_evaluation(material, begin, monkeypatch):
 
     monkeypatch.chdir(material)
     (run, _), both = read_grid(str(grid)).runs, read_grid(str(grid))
-    assert sweeping.state_of(run, runs / "whole", both) == sweeping.INTERRUPTED
+    assert states.state_of(run, runs / "whole", both) == states.INTERRUPTED
     other = read_grid(str(grid), ["--learning_rate", "1e-4"])
     with pytest.raises(
         UserError, match="whole holds a run with other settings .*: learning_rate is 3e-05 there and 0.0001"
     ):
-        sweeping.state_of(other.runs[0], runs / "whole", other)  # what was begun is not gone on with otherwise
+        states.state_of(other.runs[0], runs / "whole", other)  # what was begun is not gone on with otherwise
 
     again = begin(material, grid, "--runs", runs, "--jobs", 2)
     said, _ = again.communicate(timeout=120)
@@ -548,24 +549,24 @@ def test_a_signal_a_failure_and_an_evaluation(material, begin, monkeypatch):
     assert counted(runs, "end", "eval") == {"whole": 1} and counted(runs, "fail") == {"short": 1}
     scores = json.loads((runs / "whole/results.json").read_text())
     assert {"pairs/file/all/spearman", "other/file/all/spearman"} <= scores.keys()
-    assert sweeping.state_of(run, runs / "whole", both) == sweeping.FINISHED
+    assert states.state_of(run, runs / "whole", both) == states.FINISHED
     # trained by hand, with paths as they are from that folder: recognised all the same, or refused with the reason
     record = RunRecord.load(runs / "whole")
     flags = ["run_unsup.py", *run.argv, "--output_dir", "elsewhere", "--save_only_model", "true"]
-    for extra, state in (([], sweeping.FINISHED), (["--temp", "0.05"], sweeping.FINISHED)):
+    for extra, state in (([], states.FINISHED), (["--temp", "0.05"], states.FINISHED)):
         record.command = [*flags, *extra]
         record.save(runs / "whole")
-        assert sweeping.state_of(run, runs / "whole", both) == state
+        assert states.state_of(run, runs / "whole", both) == state
     record.command = [*flags, "--m", "0.2"]
     record.save(runs / "whole")
     with pytest.raises(UserError, match="other settings than the grid's: m is 0.2 there and 0.3 here"):
-        sweeping.state_of(run, runs / "whole", both)
+        states.state_of(run, runs / "whole", both)
     results = json.loads((runs / "whole/results.json").read_text())
     results["metadata"]["model"]["weights_sha256"] = "of an earlier model"
     (runs / "whole/results.json").write_text(json.dumps(results))
     record.command = flags
     record.save(runs / "whole")
-    assert sweeping.state_of(run, runs / "whole", both) == sweeping.TRAINED
+    assert states.state_of(run, runs / "whole", both) == states.TRAINED
 
 
 @pytest.mark.slow
@@ -598,13 +599,13 @@ def test_a_run_by_accelerate_on_two_processes(material, begin):
 
 
 def test_a_run_is_locked_as_long_as_anybody_works_on_it(tmp_path):
-    lock = sweeping.take_lock(tmp_path / "lock")
-    assert lock is not None and sweeping.take_lock(tmp_path / "lock") is None
+    lock = processes.take_lock(tmp_path / "lock")
+    assert lock is not None and processes.take_lock(tmp_path / "lock") is None
     holder = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))  # a run whose sweep is killed
     os.close(lock)
-    assert sweeping.take_lock(tmp_path / "lock") is None
+    assert processes.take_lock(tmp_path / "lock") is None
     holder.kill(), holder.wait()
-    assert sweeping.take_lock(tmp_path / "lock") is not None
+    assert processes.take_lock(tmp_path / "lock") is not None
 
 
 def test_a_process_that_writes_into_a_folder_is_found(tmp_path):
@@ -612,7 +613,7 @@ def test_a_process_that_writes_into_a_folder_is_found(tmp_path):
     command = [sys.executable, "-c", "import time; time.sleep(60)", "--output_dir", "runs/a"]
     worker = subprocess.Popen(command, cwd=tmp_path)
     try:
-        wait_for(lambda: (tmp_path / "runs/a").resolve() in sweeping.writers(), worker, 20)
-        assert sweeping.writers()[(tmp_path / "runs/a").resolve()] == worker.pid
+        wait_for(lambda: (tmp_path / "runs/a").resolve() in processes.writers(), worker, 20)
+        assert processes.writers()[(tmp_path / "runs/a").resolve()] == worker.pid
     finally:
         worker.kill(), worker.wait()

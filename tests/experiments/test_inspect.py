@@ -11,8 +11,9 @@ from tiny import SENTENCES, save_tiny
 from hf_focalcse.cli import main as cli
 from hf_focalcse.data.sentences import read_sentences
 from hf_focalcse.encoder.modeling import load_model
-from hf_focalcse.experiments import inspect as hard_negatives
-from hf_focalcse.experiments.inspect import gradient_weights, normal_form, share_gain
+from hf_focalcse.experiments.batches import find, neighbours, normal_form
+from hf_focalcse.experiments.inspect import prepare_encoder
+from hf_focalcse.experiments.pushes import gradient_weights, share_gain
 from hf_focalcse.losses import build_loss
 from hf_focalcse.losses.base import Pairs
 from hf_focalcse.parsing.arguments import parse_inspect
@@ -158,8 +159,8 @@ def test_texts_equal_but_for_case_are_near_duplicates_whatever_their_cosine(here
 def test_the_matrices_behind_the_rows(here):
     """The hardest pair is the highest cosine of two different texts of model.encode, with that pair's own weights."""
     args = parse_inspect(f"{WHOLE_BATCH} --m 0.2 --temp 0.07 --top 400".split())
-    model = hard_negatives.prepare_encoder(args)
-    findings = hard_negatives.find(model, read_sentences("text.txt"), args)
+    model = prepare_encoder(args)
+    findings = find(model, read_sentences("text.txt"), args)
     texts = [text for text in PLANTED if text]
     vectors = torch.tensor(model.encode(texts))
     ids = torch.tensor([texts.index(text) for text in texts])
@@ -230,11 +231,11 @@ def test_dropout_views_are_those_of_training(here, capsys):
     said = run(line, capsys)
     assert "pooler cls and projection, 24 tokens, two views with dropout" in said and "m 0.1, temperature 0.07" in said
     args = parse_inspect(line.split())
-    model = hard_negatives.prepare_encoder(args)
-    findings = hard_negatives.find(model, read_sentences("text.txt"), args)
+    model = prepare_encoder(args)
+    findings = find(model, read_sentences("text.txt"), args)
     assert 0.5 < findings.summary["positive_cosine_mean"] < 0.9999
     assert not model.training
-    again = hard_negatives.find(model, read_sentences("text.txt"), args)
+    again = find(model, read_sentences("text.txt"), args)
     assert again.summary == findings.summary
     plain = run("trained text.txt --batch_size 20 --batches 1", capsys)
     assert "pooler cls, 24 tokens, without dropout" in plain and "positive 1.000" in plain
@@ -248,9 +249,9 @@ def test_whole_file_neighbours(here, capsys):
     vectors = torch.nn.functional.normalize(torch.tensor(load_model("tiny", "mean").encode(texts)), dim=1)
     cosines = (vectors @ vectors.T).fill_diagonal_(-2)
     args = parse_inspect("tiny text.txt --pooler mean --top 100 --near 0.99".split())
-    model = hard_negatives.prepare_encoder(args)
+    model = prepare_encoder(args)
     for block in (3, 20, 100):
-        rows, near = hard_negatives.neighbours(model, read_sentences("text.txt"), args, block)
+        rows, near = neighbours(model, read_sentences("text.txt"), args, block)
         assert near == int((cosines.max(1).values > 0.99).sum())
         best = sorted({(round(float(v), 4)) for v in cosines.max(1).values}, reverse=True)
         assert sorted({round(row["cosine"], 4) for row in rows}, reverse=True) == pytest.approx(best, abs=2e-4)

@@ -1,0 +1,144 @@
+"""What was found in the batches of a file, as a table, in words and as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..parsing.arguments import InspectArguments
+
+KINDS = {  # kind -> (title, what it is sorted by)
+    "hardest": ("Hardest in-batch negatives", "cosine"),
+    "upweighted": ("Negatives that focal moves most of an anchor's push to", "share_gain"),
+    "near_duplicate": ("Near-duplicates in one batch", "cosine"),
+    "false_negative": ("Suspected false negatives: alike for the reference", "reference_cosine"),
+    "neighbour": ("Sentences and the nearest other of each in the whole file", "cosine"),
+}
+
+
+@dataclass
+class Findings:
+    """summary: figure -> value. rows: pairs of sentences by kind, each kind sorted, best first."""
+
+    title: str
+    summary: dict[str, float]
+    explained: list[str]
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def table(self, top: int) -> str:
+        """For the terminal, at most 100 columns; ``top`` pairs of each kind."""
+        blocks = [[self.title, *self.explained]]
+        for kind, rows in self.rows.items():
+            shown = f", {top} of {len(rows):,}" if len(rows) > top else ""
+            lines = [f"{KINDS[kind][0]}{shown}"]
+            if rows:
+                lines.append(
+                    f"{'cosine':>8}{'reference':>11}{'InfoNCE':>11}{'focal':>11}{'ratio':>9}{'moved':>9}  lines"
+                )
+            for row in rows[:top]:
+                cells = [_cell(row["cosine"], 8, ".3f"), _cell(row["reference_cosine"], 11, ".3f")]
+                cells += [_cell(row[name], 11, ".2e") for name in ("weight_infonce", "weight_focal")]
+                cells += [_cell(row["ratio"], 9, ".2f"), _cell(row["share_gain"], 9, "+.1%")]
+                cells += [f"  {row['lines'][0]}, {row['lines'][1]}"]
+                masked = "" if row["negative"] else "  (equal: masked)"
+                lines += ["".join(cells) + masked, *(f"      {_shown(text)}" for text in row["texts"])]
+            blocks.append(lines if rows else [f"{lines[0]}: none"])
+        return "\n\n".join("\n".join(block) for block in blocks)
+
+    def write(self, path: Path) -> None:
+        """One JSON object a pair and line, whole or not at all."""
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with draft.open("w", encoding="utf-8") as file:
+                for kind, rows in self.rows.items():
+                    for row in rows:
+                        file.write(json.dumps({"kind": kind, **row}, ensure_ascii=False, allow_nan=False) + "\n")
+            os.replace(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def summarise(
+    totals: dict[str, float], rows: dict[str, list[dict[str, Any]]], count: int, args: InspectArguments
+) -> dict[str, float]:
+    """Shares from 0 to 1, counts a batch, and how many times InfoNCE's push (|d loss / d cosine|) focal's is."""
+    negatives, pairs = max(totals["negatives"], 1), count * args.batch_size * (args.batch_size - 1) / 2
+    twins = rows["near_duplicate"]
+    summary = {
+        "batches": count,
+        "negatives": totals["negatives"],
+        "positive_cosine_mean": totals["positive"] / count,
+        "hardest_negative_cosine_mean": totals["hardest"] / count,
+        "hard_negative_share": totals["hard"] / negatives,
+        "hard_negatives_per_batch": totals["hard"] / count,
+        "upweighted_share": totals["more"] / negatives,
+        "push_ratio": totals["focal"] / totals["infonce"] if totals["infonce"] else 0.0,
+        **{
+            f"hard_push_share_{loss}": totals[f"{loss}_hard"] / totals[loss] if totals[loss] else 0.0
+            for loss in ("infonce", "focal")
+        },
+        "near_duplicate_pairs_per_batch": len(twins) / count,
+        "masked_pairs_per_batch": sum(not row["negative"] for row in twins) / count,
+        "suspect_pairs_per_batch": len(rows["false_negative"]) / count,
+        "suspect_pair_share": len(rows["false_negative"]) / pairs,
+    }
+    return {name: float(value) for name, value in summary.items()}
+
+
+def title(model: Any, args: InspectArguments) -> str:
+    through = model.projection_use == "always" or (args.dropout_views and model.projection_use == "training")
+    views = (
+        "two views with dropout, as in a training step"
+        if args.dropout_views
+        else "without dropout, so both views are equal"
+    )
+    return (
+        f"{args.model_name_or_path}: pooler {model.pooler_name}{' and projection' * through}, {args.max_seq_length} "
+        f"tokens, {views}"
+    )
+
+
+def explain(summary: dict[str, float], sentences: int, count: int, args: InspectArguments) -> Iterator[str]:
+    """The summary in words, in lines of at most 100 columns."""
+    few = f" (all that {sentences:,} sentences give)" if count < args.batches else ""
+    said = [
+        f"{count} batches of {args.batch_size}{few} of {sentences:,} sentences, seed {args.seed}; "
+        f"m {args.m:g}, temperature {args.temperature:g}.",
+        f"Cosines: positive {summary['positive_cosine_mean']:.3f}, hardest negative of an anchor "
+        f"{summary['hardest_negative_cosine_mean']:.3f} (means).",
+        f"Hard negatives (cosine above 1 - m = {1 - float(args.m or 0):.2f}): "
+        f"{100 * summary['hard_negative_share']:.3f} % of {summary['negatives']:,.0f} negatives, "
+        f"{summary['hard_negatives_per_batch']:.1f} a batch.",
+        f"Hard negatives get {summary['hard_push_share_infonce']:.1%} of the push under InfoNCE and "
+        f"{summary['hard_push_share_focal']:.1%} under focal, whose push on all negatives is "
+        f"{summary['push_ratio']:.2f} times InfoNCE's; {summary['upweighted_share']:.1%} of the negatives get a "
+        "greater share of their anchor's push.",
+        "Push: d loss / d cosine, columns InfoNCE and focal; ratio: of the two; moved: how much more of its anchor's "
+        "push the negative has under focal.",
+        f"Near-duplicates (cosine above {args.near:g}, or equal but for case, punctuation and space): "
+        f"{summary['near_duplicate_pairs_per_batch']:.2f} pairs a batch, of which "
+        f"{summary['masked_pairs_per_batch']:.2f} are equal texts, masked.",
+        f"Suspected false negatives (cosine of {args.reference_model} at least {args.phi:g}): "
+        f"{summary['suspect_pairs_per_batch']:.2f} pairs a batch, {100 * summary['suspect_pair_share']:.3f} % of all."
+        if args.reference_model
+        else "False negatives were not looked for: name a frozen encoder with --reference_model.",
+    ]
+    if "sentences_with_near_duplicate" in summary:
+        share = summary["sentences_with_near_duplicate"] / sentences
+        said.append(f"In the whole file {share:.1%} of the sentences have another above {args.near:g}.")
+    for sentence in said:
+        yield from textwrap.wrap(sentence, 100, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _cell(value: float | None, width: int, form: str) -> str:
+    return f"{'-' if value is None else format(value, form):>{width}}"
+
+
+def _shown(text: str, width: int = 92) -> str:
+    plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return plain if len(plain) <= width else plain[: width - 1] + "…"

@@ -1,0 +1,112 @@
+"""How far the run in a folder is, by what training, evaluation and a sweep have left in it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..evaluation import Results
+from ..parsing.arguments import parse_eval
+from ..runs.record import RUN_FILE, RunRecord
+from ..training.checkpoints import find_checkpoint, list_checkpoints
+from .asked import differing, same_command
+from .grid import Grid, PlannedRun
+
+ASKED = "sweep.json"  # in a run's folder: the flags it was started with, and those it was judged by
+NEW, INTERRUPTED, DAMAGED, TRAINED, FINISHED = "new", "interrupted", "not resumable", "trained", "finished"
+
+
+def state_of(run: PlannedRun, folder: Path, grid: Grid) -> str:
+    """How far the run in ``folder`` is.
+
+    Raises:
+        UserError: the folder holds a run with other settings.
+    """
+    asked = folder / ASKED
+    cut = is_cut(folder / RUN_FILE)
+    if (folder / RUN_FILE).exists() and not cut:
+        record = RunRecord.load(folder)
+        _refuse_other(run, record.command, folder)
+        if record.seconds is not None:
+            return FINISHED if grid.evaluate is None or is_judged(folder, record, grid.evaluate) else TRAINED
+    elif asked.exists():
+        try:
+            command = json.loads(asked.read_text(encoding="utf-8"))["command"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{asked} cannot be read ({error}); delete {folder} to start the run again") from error
+        _refuse_other(run, command, folder)
+    if cut:
+        return DAMAGED
+    if not list_checkpoints(folder):
+        return NEW
+    try:
+        return INTERRUPTED if find_checkpoint(folder, "last") else NEW
+    except UserError:
+        return DAMAGED  # it is started again from the beginning
+
+
+def is_cut(file: Path) -> bool:
+    """Whether a record is there but no JSON, as a full disk or a power cut leaves it; one of another version is."""
+    try:
+        return file.exists() and not isinstance(json.loads(file.read_bytes()), dict)
+    except ValueError:
+        return True
+
+
+def _refuse_other(run: PlannedRun, command: list[str], folder: Path) -> None:
+    asked = read_asked(folder)
+    try:
+        by_sweep = "asked" in asked and same_command(command, asked["command"])
+        found = differing(run.asked, command, asked["asked"] if by_sweep else None)
+    except (UserError, SystemExit) as error:
+        raise UserError(
+            f"{folder} holds a run whose settings cannot be compared: {error}; give another --runs"
+        ) from error
+    if found:
+        more = f" (and {len(found) - 1} more: {', '.join(text.split()[0] for text in found[1:])})" if found[1:] else ""
+        raise UserError(
+            f"{folder} holds a run with other settings than the grid's: {found[0]}{more}; "
+            "give another --runs, or delete it"
+        )
+
+
+def read_asked(folder: Path) -> dict[str, Any]:
+    """What sweep.json of a run says; empty where it says nothing."""
+    try:
+        asked = json.loads((folder / ASKED).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return asked if isinstance(asked, dict) else {}
+
+
+def is_judged(folder: Path, record: RunRecord, evaluate: tuple[str, ...]) -> bool:
+    """Whether a sweep has judged these weights by these flags, and results.json still holds every set.
+
+    The names of the sets alone are no proof: two files of pairs may be called the same.
+    """
+    judged = read_asked(folder).get("judged")
+    try:
+        found = judged_by(folder, evaluate)
+    except UserError:  # no results.json, or a damaged one
+        return False
+    return (
+        isinstance(judged, dict)
+        and found["weights_sha256"] == record.model.get("weights_sha256")
+        and all(judged.get(key) == found[key] for key in ("by", "weights_sha256"))
+        and set(judged.get("sets", ())) <= set(found["sets"])
+    )
+
+
+def judged_by(folder: Path, evaluate: tuple[str, ...]) -> dict[str, Any]:
+    """The flags of an evaluation that change its scores, and whose weights and which sets results.json holds."""
+    by = {key: value for key, value in asdict(parse_eval(list(evaluate))).items() if value not in (None, False)}
+    for flag in ("device", "batch_size"):
+        by.pop(flag, None)
+    for flag in ("eval_file", "sts_dir"):
+        if flag in by and Path(by[flag]).exists():
+            by[flag] = str(Path(by[flag]).resolve())
+    metadata = Results.read(folder / "results.json").metadata
+    return {"by": by, "weights_sha256": metadata["model"].get("weights_sha256"), "sets": sorted(metadata["data"])}

@@ -1,0 +1,161 @@
+"""Runs in groups that differ in the seed alone, and what may be compared between the groups."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from ..evaluation.evaluate import SICK_SPLITS
+from ..evaluation.tasks import STS_TASKS
+
+SPEARMAN = "/all/spearman"
+DEV = "STSBenchmark/dev" + SPEARMAN
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Of n runs that differ in the seed; ``sd`` (n - 1) is None for one run."""
+
+    n: int
+    mean: float
+    sd: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Summary | None:
+        if not values:
+            return None
+        return cls(len(values), float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None)
+
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the mean, Student's t; the mean itself for one run."""
+        half = 0.0 if self.sd is None else float(stats.t.ppf(0.975, self.n - 1)) * self.sd / math.sqrt(self.n)
+        return self.mean - half, self.mean + half
+
+
+@dataclass(frozen=True)
+class ScoredEncoder:
+    """One trained encoder. Scores under the keys of results.json; factors: every setting that may change a score."""
+
+    name: str
+    seed: int
+    factors: dict[str, str]
+    scores: dict[str, float]
+    before: dict[str, float]  # scores of the encoder that training started from
+    curves: dict[str, dict[int, float]]  # key -> step -> value, step 0 before training
+    sets: dict[str, Any]  # what results.json says of the data, with the counts of cosines
+    budget: int  # sentences seen
+    facts: dict[str, str] = field(default_factory=dict)  # where the run comes from
+    loss_settings: frozenset[str] = frozenset()  # the factors that belong to its loss alone
+    text_sha256: str = ""  # of the training text; empty for a sample, which the seed draws
+    models: dict[str, tuple[str, str]] = field(default_factory=dict)  # of encoder and reference: path, as shown
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class Group:
+    """Runs that differ in the seed only."""
+
+    name: str
+    runs: list[ScoredEncoder]
+
+    @property
+    def factors(self) -> dict[str, str]:
+        return self.runs[0].factors
+
+    @property
+    def start(self) -> str:
+        """The encoder before training, as it is pooled: groups with one start compare."""
+        revision = self.factors.get("model_revision")
+        return f"{self.factors['encoder']}{f' at {revision}' if revision else ''} ({self.factors['pooler']})"
+
+    def values(self, key: str) -> list[float]:
+        return [run.scores[key] for run in self.runs if key in run.scores]
+
+    def summary(self, key: str) -> Summary | None:
+        return Summary.of(self.values(key))
+
+    def before(self, key: str) -> float | None:
+        found = [run.before[key] for run in self.runs if key in run.before]
+        return float(np.mean(found)) if found else None
+
+    def curve(self, key: str) -> dict[int, float]:
+        """The mean over the runs at the steps that all of them have."""
+        curves = [run.curves[key] for run in self.runs if run.curves.get(key)]
+        steps = sorted(set.intersection(*map(set, curves))) if curves else []
+        return {step: float(np.mean([curve[step] for curve in curves])) for step in steps}
+
+
+@dataclass(frozen=True)
+class Series:
+    """Groups that differ in one setting: (its value, group), ascending where they are numbers."""
+
+    setting: str
+    points: list[tuple[float | str, Group]]
+
+    @property
+    def numeric(self) -> bool:
+        return not any(isinstance(value, str) for value, _ in self.points)
+
+
+@dataclass
+class Study:
+    """All that was found in the folders."""
+
+    groups: list[Group]
+    others: dict[str, ScoredEncoder]  # encoders with results.json but no run.json, such as baselines
+    skipped: dict[str, str] = field(default_factory=dict)  # folder -> why it counts for nothing
+
+    @property
+    def runs(self) -> list[ScoredEncoder]:
+        return [run for group in self.groups for run in group.runs]
+
+    def keys(self) -> dict[str, str]:
+        """Score key -> title of each set that any run or other encoder was scored on, in the order of papers."""
+        sick = {f"SICK-R/{of}-test": f"SICK-R ({label.split()[0]})" for of, label in SICK_SPLITS.items()}
+        titles = {f"{name}/test": task.title for name, task in STS_TASKS.items() if name != "SICK-R"} | sick
+        titles |= {f"average/{of}-sickr": f"Avg ({label.split()[0]})" for of, label in SICK_SPLITS.items()}
+        titles["STSBenchmark/dev"] = "STS-B dev"
+        held = dict.fromkeys(k.removesuffix(SPEARMAN) for run in [*self.runs, *self.others.values()]
+                             for k in run.scores if k.endswith(SPEARMAN))  # fmt: skip
+        order = [*(key for key in titles if key in held), *(key for key in held if key not in titles)]
+        return {key + SPEARMAN: titles.get(key, key) for key in order}
+
+    def starts(self) -> dict[str, list[Group]]:
+        """Groups by the encoder they start from, those of most seeds first."""
+        found: dict[str, list[Group]] = {}
+        for group in sorted(self.groups, key=lambda group: -len(group.runs)):
+            found.setdefault(group.start, []).append(group)
+        return found
+
+    def varied(self) -> list[str]:
+        """Settings of which two groups hold different values."""
+        names = dict.fromkeys(name for group in self.groups for name in group.factors)
+        return [n for n in names if len({g.factors[n] for g in self.groups if n in g.factors}) > 1]
+
+    def ablations(self) -> list[Series]:
+        """Every largest set of groups that differ in one setting; in the loss: in all that belongs to it alone."""
+        found = []
+        for setting in self.varied():
+            beside: dict[tuple, list[tuple[float | str, Group]]] = {}
+            for group in self.groups:
+                own = {setting, *(group.runs[0].loss_settings if setting == "loss" else ())}
+                if setting in group.factors:
+                    rest = tuple(sorted((key, value) for key, value in group.factors.items() if key not in own))
+                    beside.setdefault(rest, []).append((_number(group.factors[setting]), group))
+            for points in beside.values():
+                if len({value for value, _ in points}) > 1:
+                    mixed = any(isinstance(value, str) for value, _ in points)
+                    found.append(Series(setting, points if mixed else sorted(points, key=lambda point: point[0])))
+        return found
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
