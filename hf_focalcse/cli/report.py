@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 
+from ..options.experiments import ReportOptions
 from ..parsing.parser import Parser
 
 
-@dataclass(frozen=True)
-class Report:
-    folders: list[str]
-    output_dir: str | None = None
-    compare: list[str] | None = None
-
-
-def parse(argv: list[str], script: str = "focalcse report") -> Report:
+def parse(argv: list[str], script: str = "focalcse report") -> ReportOptions:
     """``FOLDER …`` and flags; raises as `parsing.parse_eval` does."""
     parser = Parser(prog=script, description="Write tables and figures of many runs as one page.")
     parser.add_argument("folders", nargs="+", help="output folders of training runs, or folders above them")
@@ -30,10 +23,10 @@ def parse(argv: list[str], script: str = "focalcse report") -> Report:
         default=argparse.SUPPRESS,
         help="files that focalcse compare --json wrote, for the sentences on significance",
     )
-    return Report(**vars(parser.parse(argv)))
+    return ReportOptions(**vars(parser.parse(argv)))
 
 
-def run(args: Report) -> None:
+def run(args: ReportOptions) -> None:
     from ..experiments.report import report  # matplotlib, scipy
 
     report(args)

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from ..errors import UserError
+from ..options.experiments import SweepOptions
 from ..parsing.parser import Parser
 from ..parsing.recipes import GRIDS
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """overrides: flags of training for all runs, as they were written."""
-
-    grid: str
-    runs: str | None = None
-    jobs: int = 1
-    launch: str = ""
-    only: list[str] | None = None
-    dry_run: bool = False
-    overrides: list[str] = field(default_factory=list)
-
-
-def parse(argv: list[str], script: str = "focalcse sweep") -> Sweep:
+def parse(argv: list[str], script: str = "focalcse sweep") -> SweepOptions:
     """``GRID`` and flags, among them those of training; raises as `parsing.parse_eval` does."""
     shipped = ", ".join(sorted(file.stem for file in GRIDS.glob("*.yaml")))
     parser = Parser(
@@ -48,10 +34,10 @@ def parse(argv: list[str], script: str = "focalcse sweep") -> Sweep:
     namespace, rest = parser.parse_known_args(argv[1:])
     if namespace.jobs < 1:
         raise UserError(f"--jobs is {namespace.jobs}; it must be at least 1")
-    return Sweep(grid=argv[0], overrides=rest, **vars(namespace))
+    return SweepOptions(grid=argv[0], overrides=rest, **vars(namespace))
 
 
-def run(args: Sweep) -> None:
+def run(args: SweepOptions) -> None:
     from ..experiments.sweep import sweep  # torch, since it checks the flags of training
 
     sweep(args)

@@ -39,7 +39,7 @@ from .preparation import (
     prepare_sentences,
 )
 
-Say = Callable[[str], None]
+Say = Callable[[object], None]
 
 
 def run(settings: Settings) -> None:

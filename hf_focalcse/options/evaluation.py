@@ -129,6 +129,4 @@ class Evaluation:
     private: bool | None = option(
         None, help="Make the repository private if it is new.", role=HARMLESS, why=ON_THE_HUB
     )
-    create_pr: bool = option(
-        False, help="Open a pull request instead of committing.", role=HARMLESS, why=ON_THE_HUB
-    )
+    create_pr: bool = option(False, help="Open a pull request instead of committing.", role=HARMLESS, why=ON_THE_HUB)

@@ -74,7 +74,7 @@ class Option:
     def __post_init__(self) -> None:
         if self.role not in ROLES:
             raise ValueError(f"role is {self.role!r}; it must be {', '.join(ROLES)}")
-        if self.role == HARMLESS and not self.why or self.role == IDENTITY and self.why:
+        if (self.role == HARMLESS and not self.why) or (self.role == IDENTITY and self.why):
             raise ValueError("an option with the role harmless needs the reason why; one with identity has none")
 
     @property

@@ -13,7 +13,9 @@ KEPT = Option(HARMLESS, "it changes which checkpoints are kept")
 UNREPORTED = Option(factor=False)
 
 FOREIGN = {
-    "output_dir": Option(PATH, "it is where the run is written", sweep="every run has a folder of its own below --runs"),
+    "output_dir": Option(
+        PATH, "it is where the run is written", sweep="every run has a folder of its own below --runs"
+    ),
     "resume_from_checkpoint": Option(
         PATH, "a resumed run equals an uninterrupted one", sweep="interrupted runs are resumed anyway"
     ),

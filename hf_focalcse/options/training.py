@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from .field import HARMLESS, PATH, at_least, option
 
 TEXT, DEV = "training text", "dev set"  # the facts by which runs compare, whatever options named their files
-CONTENT = {"told": True, "factor": False}  # of an option that names the training text: its sha256 is compared
-SAMPLE = {"together": (TEXT,), "factor": False}  # of an option that samples it
+CONTENT: dict[str, Any] = {"told": True, "factor": False}  # of what names the training text: its sha256 is compared
+SAMPLE: dict[str, Any] = {"together": (TEXT,), "factor": False}  # of what samples it
 
 
 @dataclass(frozen=True)
@@ -154,9 +155,7 @@ class Data:
     )
     dataset_file: str | None = option(None, help="A file of that data set, for instance x.txt.", **CONTENT)
     dataset_split: str = option("train", help="The split of the data set, unless --dataset_file is given.", **CONTENT)
-    dataset_revision: str | None = option(
-        None, help="The branch, tag or commit of the data set.", **CONTENT
-    )
+    dataset_revision: str | None = option(None, help="The branch, tag or commit of the data set.", **CONTENT)
     text_column: str | None = option(
         None, help="The column that holds the sentences, if there are several columns.", told=True
     )

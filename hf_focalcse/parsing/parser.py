@@ -31,7 +31,8 @@ class Parser(HfArgumentParser):
 
     def __init__(self, *groups: type, **kwargs: Any):
         kwargs = {"allow_abbrev": False, "formatter_class": argparse.HelpFormatter} | kwargs
-        super().__init__([_as_argparse_takes_it(group) for group in groups], **kwargs)
+        taken: list[Any] = [_as_argparse_takes_it(group) for group in groups]
+        super().__init__(taken, **kwargs)
         described = {getattr(group, "_argument_group_name", None): group for group in groups if options_of(group)}
         for titled in self._action_groups:
             if titled.title in described:
@@ -116,4 +117,3 @@ def placed(argv: list[str], *names: str) -> list[str]:
     count = next((i for i, argument in enumerate(argv) if argument.startswith("-")), len(argv))
     flags = [part for name, value in zip(names, argv[:count], strict=False) for part in (f"--{name}", value)]
     return flags + argv[min(count, len(names)) :]
-

@@ -112,6 +112,7 @@ class FocalCSETrainer(Trainer):
         self.allow_resume_mismatch = allow_resume_mismatch
         self.began = time.monotonic()  # a command line puts its own beginning here
         self.seconds_before: float | None = 0.0  # of the run up to the checkpoint that it went on from; None: unknown
+        self.asked: dict[str, Any] = {}  # a command line puts the options here that a resumed run must share
         self._staging = False
         self._micro = (-1, 0)  # global step, batches seen in it
         self.dev = list(dev or [])
@@ -445,7 +446,7 @@ class FocalCSETrainer(Trainer):
         """What must be equal for a resumed run to equal the uninterrupted one."""
         args = self.args
         report = getattr(self.train_dataset, "report", None)
-        return {
+        return self.asked | {
             "world_size": args.world_size,
             "engine": engine_of(self.accelerator),
             "per_device_train_batch_size": args.per_device_train_batch_size,

@@ -9,6 +9,7 @@ import torch
 from tiny import SENTENCES, save_tiny
 
 from hf_focalcse.cli import main as cli
+from hf_focalcse.cli.inspect import parse as parse_inspect
 from hf_focalcse.data.sentences import read_sentences
 from hf_focalcse.encoder.modeling import load_model
 from hf_focalcse.experiments.batches import find, neighbours, normal_form
@@ -16,7 +17,6 @@ from hf_focalcse.experiments.inspect import prepare_encoder
 from hf_focalcse.experiments.pushes import gradient_weights, share_gain
 from hf_focalcse.losses import build_loss
 from hf_focalcse.losses.base import Pairs
-from hf_focalcse.parsing.arguments import parse_inspect
 
 KEYS = {"kind", "batch", "lines", "texts", "cosine", "weight_infonce", "weight_focal", "ratio", "share_gain",
         "reference_cosine", "negative"}  # fmt: skip
