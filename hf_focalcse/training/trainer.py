@@ -23,7 +23,7 @@ from transformers import PreTrainedTokenizerBase, Trainer, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import logging
 
-from ..data.sentences import PADDING_ID, ViewCollator
+from ..data.views import PADDING_ID, Views
 from ..encoder.modeling import HEAD_FILE
 from ..errors import UserError, suggest
 from ..evaluation import evaluate_sts
@@ -150,7 +150,7 @@ class FocalCSETrainer(Trainer):
             args.data_seed = args.seed  # else the order follows each rank's generator, which dropout needs for itself
         choose_by_dev(args, self.dev)
         tokenizer = processing_class or model.tokenizer
-        collator = kwargs.pop("data_collator", None) or ViewCollator(tokenizer, max_seq_length)
+        collator = kwargs.pop("data_collator", None) or Views(tokenizer, max_seq_length)
         self._collate_views = collator
         super().__init__(
             model=model,
