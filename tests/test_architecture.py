@@ -24,11 +24,11 @@ ROOMS = {
     "evaluation": {"data", "runs"},
     "publishing": {"compat", "data", "encoder", "evaluation", "options", "runs"},
     "training": {"compat", "data", "encoder", "evaluation", "losses", "objectives", "options", "publishing", "runs"},
-    "parsing": {"encoder", "options", "training"},
+    "parsing": {"compat", "encoder", "options", "training"},
     "experiments": {"data", "encoder", "evaluation", "losses", "objectives", "options", "parsing", "quickstart"}
     | {"runs", "training"},
-    "cli": {"data", "encoder", "evaluation", "experiments", "losses", "objectives", "options", "parsing", "publishing"}
-    | {"quickstart", "runs", "training"},
+    "cli": {"compat", "data", "encoder", "evaluation", "experiments", "losses", "objectives", "options", "parsing"}
+    | {"publishing", "quickstart", "runs", "training"},
     "__main__": {"cli"},
 }
 EXCEPTIONS = {  # (module, room or module) -> why

@@ -7,16 +7,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from transformers.utils import cached_file
-
 from .. import quickstart
+from ..compat import find_file
 from ..data.sentences import read_sentences
 from ..encoder.devices import choose_device
 from ..encoder.modeling import load_model, require_projection
 from ..encoder.poolers import explicit_projection
 from ..errors import UserError
 from ..evaluation import PairSet, Results, evaluate_rerank, evaluate_sts, load_rerank, load_tasks, read_pairs
-from ..evaluation.cosines import write_cosines
+from ..evaluation.summary import summarise
 from ..evaluation.whitening import Remembering, WhitenedEncoder, Whitening
 from ..evaluation.word_vectors import RULE, WordVectors
 from ..options.evaluation import Evaluation
@@ -25,7 +24,9 @@ from ..publishing.card import write_card
 from ..publishing.export import is_export, update_export
 from ..publishing.plots import draw_plots
 from ..publishing.publish import publish_scores
+from ..runs.cosines import write_cosines
 from ..runs.record import RUN_FILE, file_sha256
+from ..runs.scores import headlines
 from .preparation import RESULTS_FILE, make_writable
 
 TARGET = "target"  # as --whiten: the texts that are scored
@@ -61,7 +62,7 @@ def run(args: Evaluation) -> None:
             print(f"note: {file} held scores of {', '.join(lost)} by other weights or settings; they are replaced")
     results.write(file)
     write_cosines(folder, measured)
-    print(results.table())
+    print(summarise(results))
     print(f"\nWritten to {file}")
     if is_export(folder):
         update_export(folder, {}, results)
@@ -72,11 +73,6 @@ def run(args: Evaluation) -> None:
         print(f"Model card renewed: {folder / 'README.md'}")
     if args.push_to_hub:
         publish_scores(args, folder, results, print)
-
-
-def headline(scores: dict[str, float]) -> dict[str, float]:
-    """The scores that a set is known by: one Spearman over all its pairs."""
-    return {name: value for name, value in scores.items() if name.endswith("/all/spearman")}
 
 
 def as_encoder(
@@ -108,7 +104,7 @@ def weights_file(path: str, revision: str | None) -> Path | None:
     name = "model.safetensors"
     if Path(path).is_dir():
         return Path(path) / name if (Path(path) / name).is_file() else None
-    found = cached_file(path, name, revision=revision, _raise_exceptions_for_missing_entries=False)
+    found = find_file(path, name, revision=revision)
     return Path(found) if found else None
 
 
@@ -121,7 +117,7 @@ def read_comparisons(given: list[str]) -> dict[str, list[dict[str, Any]]]:
             raise UserError(f"--compare takes NAME=FILE, such as base=results/x/results.json, not {text!r}")
         results = Results.read(file)
         weights = results.metadata["model"].get("weights_sha256")
-        found.setdefault(name, []).append({"weights_sha256": weights, "scores": headline(results.scores)})
+        found.setdefault(name, []).append({"weights_sha256": weights, "scores": headlines(results.scores)})
     return found
 
 

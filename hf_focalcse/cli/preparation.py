@@ -19,10 +19,10 @@ from ..encoder.augment import build_augmentations
 from ..encoder.modeling import HEAD_FILE, load_model, require_projection
 from ..errors import UserError
 from ..evaluation import load_tasks, read_pairs
-from ..evaluation.cosines import PAIRS_FILE
 from ..losses import ContrastiveLoss
 from ..options.training import Reference
 from ..parsing.settings import Settings
+from ..runs.cosines import PAIRS_FILE
 from ..runs.record import RUN_FILE
 from ..training import checkpoints
 from ..training.engines import whole_model

@@ -16,7 +16,6 @@ from ..data.sentences import Sentences
 from ..encoder.modeling import load_model
 from ..errors import UserError
 from ..evaluation import evaluate_sts
-from ..evaluation.cosines import write_cosines
 from ..losses import ContrastiveLoss, build_loss
 from ..options.tables import recorded, resumed
 from ..parsing.settings import Settings
@@ -24,10 +23,12 @@ from ..publishing.card import write_card
 from ..publishing.hub import Target
 from ..publishing.plots import draw_plots
 from ..publishing.publish import prepare_push, publish
+from ..runs.cosines import write_cosines
 from ..runs.record import RunRecord, describe_hardware, file_sha256
+from ..runs.scores import headlines
 from ..training.engines import engine_of, whole_model
 from ..training.trainer import FocalCSETrainer
-from .evaluate import as_encoder, headline
+from .evaluate import as_encoder
 from .preparation import (
     RESULTS_FILE,
     decide_precision,
@@ -227,7 +228,7 @@ def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunReco
         ),
     ]
     lines.append(str(trainer.step_memory))
-    lines += [f"Before training: {name} {value:.2f}" for name, value in headline(record.baseline).items()]
+    lines += [f"Before training: {name} {value:.2f}" for name, value in headlines(record.baseline).items()]
     return "\n".join(lines)
 
 
@@ -236,14 +237,14 @@ def losses_of_score(record: RunRecord) -> list[str]:
     return [
         f"contrastive training LOWERED {name} from {record.baseline[name]:.2f} to {value:.2f}: this encoder is worse "
         "on it than the one it started from"
-        for name, value in headline(record.final).items()
+        for name, value in headlines(record.final).items()
         if name in record.baseline and value < record.baseline[name]
     ]
 
 
 def describe_end(record: RunRecord, folder: Path) -> str:
     lines = [f"Saved to {folder} after {record.seconds:.0f} s."]
-    scores = headline(record.final)
+    scores = headlines(record.final)
     if scores:
         lines.append(f"{'Spearman x 100':40}{'base':>8}{'trained':>9}{'gain':>8}")
     for name, value in scores.items():

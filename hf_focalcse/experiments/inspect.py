@@ -15,7 +15,7 @@ from ..losses import build_loss
 from ..objectives.reference import FrozenReference
 from ..options.experiments import InspectOptions
 from ..options.field import check_ranges, options_of
-from ..runs.record import require_writable
+from ..runs.atomic import require_writable
 from .batches import find
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from transformers.hf_argparser import HfArgumentParser, string_to_bool
 
+from ..compat import actions_by_flag, actions_of
 from ..encoder.augment import AUGMENTATIONS
 from ..encoder.poolers import ALIASES, POOLERS
 from ..errors import UserError, suggest
@@ -31,30 +32,32 @@ class Parser(HfArgumentParser):
 
     def __init__(self, *groups: type, **kwargs: Any):
         kwargs = {"allow_abbrev": False, "formatter_class": argparse.HelpFormatter} | kwargs
+        self.described: dict[str | None, str | None] = {
+            title_of(group): group.__doc__ for group in groups if options_of(group)
+        }
         taken: list[Any] = [_as_argparse_takes_it(group) for group in groups]
         super().__init__(taken, **kwargs)
-        described = {getattr(group, "_argument_group_name", None): group for group in groups if options_of(group)}
-        for titled in self._action_groups:
-            if titled.title in described:
-                titled.description = described[titled.title].__doc__
         allowed = ranges() | {n: o.range for group in groups for n, o in options_of(group).items() if o.range}
-        for action in self._actions:
+        for action in actions_of(self):
             if action.type is string_to_bool and action.nargs is None:
                 action.nargs, action.const = "?", True  # a bare --flag sets an optional bool, as in the public scripts
             if action.dest == "resume_from_checkpoint":
                 action.nargs, action.const = "?", "last"
             complete_help(action, allowed[action.dest].words if action.dest in allowed else "")
 
+    def add_argument_group(self, title: str | None = None, description: str | None = None, **kwargs: Any) -> Any:
+        return super().add_argument_group(title, description or self.described.get(title), **kwargs)
+
     def error(self, message: str) -> Any:
         raise UserError(f"{message}; see {self.prog} --help")
 
     def destinations(self) -> dict[str, str]:
         """Flag name without dashes -> name of the setting."""
-        return {o.lstrip("-"): a.dest for o, a in self._option_string_actions.items() if o.startswith("--")}
+        return {o.lstrip("-"): a.dest for o, a in actions_by_flag(self).items() if o.startswith("--")}
 
     def taking_lists(self) -> set[str]:
         """The settings that take several values."""
-        return {action.dest for action in self._actions if action.nargs in ("+", "*")}
+        return {action.dest for action in actions_of(self) if action.nargs in ("+", "*")}
 
     def named(self, argv: Iterable[str]) -> set[str]:
         """The settings that ``argv`` names."""
@@ -102,8 +105,11 @@ def _as_argparse_takes_it(group: type) -> type:
          field(default=f.default, metadata={key: f.metadata[key] for key in ("help", "aliases")}))
         for f in fields(group)
     ]  # fmt: skip
-    title = {name: getattr(group, name) for name in ("_argument_group_name",) if hasattr(group, name)}
-    return make_dataclass(group.__name__, made, namespace=title)
+    return make_dataclass(group.__name__, made, namespace={"_argument_group_name": title_of(group)})
+
+
+def title_of(group: type) -> str | None:
+    return getattr(group, "_argument_group_name", None)
 
 
 def build(kind: type[Made], namespace: argparse.Namespace) -> Made:

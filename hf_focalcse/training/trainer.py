@@ -23,6 +23,7 @@ from transformers import PreTrainedTokenizerBase, Trainer, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import logging
 
+from ..compat import save_unpublished, train_dataloader_by
 from ..data.views import PADDING_ID, Views
 from ..encoder.modeling import HEAD_FILE
 from ..errors import UserError, suggest
@@ -253,13 +254,8 @@ class FocalCSETrainer(Trainer):
         if not self.pads:
             return super().get_train_dataloader()
         whole = self.args.train_batch_size * self.args.world_size
-        return self._get_dataloader(
-            _Padded(self.train_dataset),
-            "Training",
-            self._train_batch_size,
-            lambda _: _PaddedSampler(self.train_dataset, whole, self.args.data_seed or self.args.seed),
-            is_training=True,
-        )
+        sampler = _PaddedSampler(self.train_dataset, whole, self.args.data_seed or self.args.seed)
+        return train_dataloader_by(self, _Padded(self.train_dataset), lambda _: sampler)
 
     def _logs_next(self) -> bool:
         step = self.state.global_step + 1
@@ -528,7 +524,7 @@ class FocalCSETrainer(Trainer):
         """The model for its users, written beside and then moved file by file, so that none is half written."""
         stage = checkpoints.stage(folder) / "model"
         try:
-            self.save_model(str(stage), _internal_call=True)  # else it would push before run.json is there
+            save_unpublished(self, stage)  # else it would push before run.json is there
             if self.args.should_save:
                 (stage / "training_args.bin").unlink(missing_ok=True)  # a pickle; run.json says the same
                 checkpoints.publish_files(stage, folder)
@@ -636,7 +632,7 @@ class FocalCSETrainer(Trainer):
         if not blocking:
             raise UserError("push_to_hub(blocking=False) is not offered: the export is checked first; leave it out")
         self.callback_handler.on_push_begin(args, self.state, self.control)
-        self.save_model(_internal_call=True)
+        save_unpublished(self)
         if not self.is_world_process_zero():
             return None
         folder = Path(str(args.output_dir))
