@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from .. import quickstart
@@ -15,6 +13,7 @@ from ..encoder.modeling import load_model, require_projection
 from ..encoder.poolers import explicit_projection
 from ..errors import UserError
 from ..evaluation import PairSet, Results, evaluate_rerank, evaluate_sts, load_rerank, load_tasks, read_pairs
+from ..evaluation.identity import as_encoder
 from ..evaluation.summary import summarise
 from ..evaluation.whitening import Remembering, WhitenedEncoder, Whitening
 from ..evaluation.word_vectors import RULE, WordVectors
@@ -73,22 +72,6 @@ def run(args: Evaluation) -> None:
         print(f"Model card renewed: {folder / 'README.md'}")
     if args.push_to_hub:
         publish_scores(args, folder, results, print)
-
-
-def as_encoder(
-    model: Any, batch_size: int, name: str, weights: str | None, max_length: int | None = None, bf16: bool = False
-) -> tuple[Any, dict[str, Any]]:
-    """(what evaluation encodes with, what results.json says of it); its precision only where it is not float32."""
-    limit = min(max_length or model.max_length(), model.max_length())
-    identity = {
-        "name_or_path": name,
-        "pooler": model.pooler_name,
-        "projection": model.projection_use,
-        "max_length": limit,
-        "weights_sha256": weights,
-    } | ({"precision": "bfloat16"} if bf16 else {})
-    encode = partial(model.encode, batch_size=batch_size, max_length=limit, bf16=bf16)
-    return SimpleNamespace(encode=encode), identity
 
 
 def judge(encoder: Any, tasks: list[Any], model: dict[str, Any], progress: bool = True) -> Results:

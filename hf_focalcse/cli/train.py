@@ -16,6 +16,7 @@ from ..data.sentences import Sentences
 from ..encoder.modeling import load_model
 from ..errors import UserError
 from ..evaluation import evaluate_sts
+from ..evaluation.identity import as_encoder
 from ..losses import ContrastiveLoss, build_loss
 from ..options.tables import recorded, resumed
 from ..parsing.settings import Settings
@@ -28,7 +29,6 @@ from ..runs.record import RunRecord, describe_hardware, file_sha256
 from ..runs.scores import headlines
 from ..training.engines import engine_of, whole_model
 from ..training.trainer import FocalCSETrainer
-from .evaluate import as_encoder
 from .preparation import (
     RESULTS_FILE,
     decide_precision,

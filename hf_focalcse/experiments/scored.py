@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..evaluation import Results
-from ..evaluation.table import as_embedded, describe
+from ..evaluation.identity import as_embedded, describe
 from ..options.tables import is_factor
 from ..runs.record import RunRecord, without_paths
 from .study import SPEARMAN, ScoredEncoder

@@ -28,6 +28,7 @@ from ..data.views import PADDING_ID, Views
 from ..encoder.modeling import HEAD_FILE
 from ..errors import UserError, suggest
 from ..evaluation import evaluate_sts
+from ..evaluation.identity import identify
 from ..losses import ContrastiveLoss, missing_reference
 from ..objectives.pairs import describe_pairs, gather_rows, make_pairs, reference_losses
 from ..objectives.reference import FrozenReference, Stopwatch
@@ -601,9 +602,8 @@ class FocalCSETrainer(Trainer):
             record.model |= {"weights_sha256": weights}
             if self.dev:
                 model = self.accelerator.unwrap_model(self.model)
-                pooling = {"pooler": model.pooler_name, "projection": model.projection_use}
-                identity = {"name_or_path": folder.name, "max_length": model.max_length(), "weights_sha256": weights}
-                results = evaluate_sts(model, self.dev, progress=False, model=pooling | identity)
+                identity = identify(model, folder.name, weights)
+                results = evaluate_sts(model, self.dev, progress=False, model=identity)
                 results.write(folder / "results.json")
                 record.final = results.scores
             record.save(folder)

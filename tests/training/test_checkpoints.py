@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rank_training import engines, make_trainer, weights, write_pairs
 from safetensors.numpy import load_file
-from test_distributed import engines, make_trainer, weights, write_pairs
 from tiny import SENTENCES, save_tiny
 from transformers import TrainerCallback
 
