@@ -28,6 +28,7 @@ from ..data.views import PADDING_ID, Views
 from ..encoder.head import HEAD_FILE
 from ..errors import UserError, suggest
 from ..evaluation import evaluate_sts
+from ..evaluation.identity import identify
 from ..losses import ContrastiveLoss, missing_reference
 from ..objectives.pairs import describe_pairs, gather_rows, make_pairs, reference_losses
 from ..objectives.reference import FrozenReference, Stopwatch
@@ -113,6 +114,7 @@ class FocalCSETrainer(Trainer):
         self.allow_resume_mismatch = allow_resume_mismatch
         self.began = time.monotonic()  # a command line puts its own beginning here
         self.seconds_before: float | None = 0.0  # of the run up to the checkpoint that it went on from; None: unknown
+        self.asked: dict[str, Any] = {}  # a command line puts the options here that a resumed run must share
         self._staging = False
         self._micro = (-1, 0)  # global step, batches seen in it
         self.dev = list(dev or [])
@@ -441,7 +443,7 @@ class FocalCSETrainer(Trainer):
         """What must be equal for a resumed run to equal the uninterrupted one."""
         args = self.args
         report = getattr(self.train_dataset, "report", None)
-        return {
+        return self.asked | {
             "world_size": args.world_size,
             "engine": engine_of(self.accelerator),
             "per_device_train_batch_size": args.per_device_train_batch_size,
@@ -600,9 +602,8 @@ class FocalCSETrainer(Trainer):
             record.model |= {"weights_sha256": weights}
             if self.dev:
                 model = self.accelerator.unwrap_model(self.model)
-                pooling = {"pooler": model.pooler_name, "projection": model.projection_use}
-                identity = {"name_or_path": folder.name, "max_length": model.max_length(), "weights_sha256": weights}
-                results = evaluate_sts(model, self.dev, progress=False, model=pooling | identity)
+                identity = identify(model, folder.name, weights)
+                results = evaluate_sts(model, self.dev, progress=False, model=identity)
                 results.write(folder / "results.json")
                 record.final = results.scores
             record.save(folder)
