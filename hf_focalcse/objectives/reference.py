@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data.sentences import tokenize_training
+from ..data.views import View, Views, pad, token_ids
 
 PREFIX = "reference_"
 
@@ -48,8 +48,10 @@ class ReferenceCollator:
         self.collator, self.tokenizer, self.max_seq_length = collator, tokenizer, max_seq_length
 
     def __call__(self, rows: list[dict[str, str]]) -> dict[str, Tensor]:
-        tokens = tokenize_training(self.tokenizer, [row["text"] for row in rows], self.max_seq_length)
-        return self.collator(rows) | {PREFIX + name: tokens[name] for name in ("input_ids", "attention_mask")}
+        view = self.collator.first if isinstance(self.collator, Views) else View()
+        tokens = token_ids(self.tokenizer, view.plain(rows), self.max_seq_length, split_special_tokens=True)
+        ids, mask = pad(tokens, self.tokenizer.pad_token_id)
+        return self.collator(rows) | {PREFIX + "input_ids": ids, PREFIX + "attention_mask": mask}
 
 
 class Stopwatch:

@@ -13,6 +13,7 @@ import sys
 import termios
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,13 +21,13 @@ import psutil
 import pytest
 from tiny import SENTENCES, save_tiny
 
+from hf_focalcse.cli.sweep import parse as parse_sweep
 from hf_focalcse.errors import UserError
 from hf_focalcse.evaluation import STS_TASKS, Results
 from hf_focalcse.experiments import processes, states
 from hf_focalcse.experiments import sweep as sweeping
 from hf_focalcse.experiments.grid import grid_names, read_grid
 from hf_focalcse.experiments.progress import Progress
-from hf_focalcse.parsing.arguments import parse_sweep
 from hf_focalcse.runs.record import RunRecord
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -370,7 +371,7 @@ def test_what_cannot_be_read_or_written_fails_one_run_or_none(material, tmp_path
     with pytest.raises(SystemExit):
         sweep.go()
     assert sweep.finished == ["seed3"] and "Is a directory" in sweep.failed["seed2"]
-    assert "seed1/results.json is no results.json" in sweep.failed["seed1"]
+    assert "seed1/results.json is not a results.json" in sweep.failed["seed1"]
 
     sweep = quick(grid, tmp_path / "b", "import time; time.sleep(60)")
     (tmp_path / "b" / sweeping.JOURNAL).mkdir()  # no line can be written
@@ -389,8 +390,10 @@ def terminal():
     """(a stream to a terminal 100 columns wide, the descriptor from which what it shows is read)."""
     shown, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-    with os.fdopen(end, "w", buffering=1) as stream:
-        yield stream, shown
+    stream = os.fdopen(end, "w", buffering=1)
+    yield stream, shown
+    with suppress(OSError):  # of a terminal that a test closes
+        stream.close()
 
 
 def test_a_terminal_shows_what_is_done_what_runs_and_how_long_it_takes(material, tmp_path, monkeypatch, terminal):
@@ -412,7 +415,9 @@ def test_a_terminal_shows_what_is_done_what_runs_and_how_long_it_takes(material,
     drawn = ""
     while not drawn.endswith("end"):
         drawn += os.read(shown, 10_000).decode()
-    before, bar, cleared, end = drawn.strip("\r").replace("\r\r", "\r").split("\r")  # what has not changed is drawn once
+    before, bar, cleared, end = (
+        drawn.strip("\r").replace("\r\r", "\r").split("\r")
+    )  # what has not changed is drawn once
     assert (before.split(), bar) == (["0/4", "|", "|"], f"1/4 |██▌       | {said}")
     assert (cleared.strip(), end) == ("", "end")
 
