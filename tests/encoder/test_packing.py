@@ -18,9 +18,10 @@ from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss
 from hf_focalcse.data.views import tokenize
 from hf_focalcse.encoder.augment import build_augmentations
 from hf_focalcse.encoder.auto import MODELS
+from hf_focalcse.encoder.dropout import FastDropout, keep_mask
 from hf_focalcse.encoder.head import FocalCLMixin
 from hf_focalcse.encoder.loading import load_model
-from hf_focalcse.encoder.packing import ATTENTION, FastDropout, Packed, Run, _Attend, attend, keep_mask
+from hf_focalcse.encoder.packing import ATTENTION, Packed, Run, _Attend, attend
 from hf_focalcse.errors import UserError
 from tests.support.tiny import save_tiny
 
@@ -289,7 +290,8 @@ print(model.compiling, model.packs, trainer.describe_step())
 
 def test_a_compiled_encoder_that_is_not_said_to_be_one_stops(tmp_path, monkeypatch):
     model = model_of(tmp_path)
-    monkeypatch.setattr(type(model), "_only", lambda self, tokens: nullcontext())  # a hook that is not run
+    # a hook that is not run
+    monkeypatch.setattr("hf_focalcse.encoder.head.only_tokens", lambda module, tokens: nullcontext())
     with pytest.raises(RuntimeError, match="set model.compiling before torch.compile"):
         model(*views(model))
 
