@@ -160,7 +160,10 @@ def check_together(namespace: argparse.Namespace, explicit: set[str]) -> None:
     Raises:
         UserError: with both flags and what to do.
     """
-    for one, other in (("eval_file", "sts_dir"), ("train_file", "dataset_name")):
+    for one, other in (
+        *(("eval_file", "sts_dir"), ("train_file", "dataset_name")),
+        ("train_fraction", "max_train_samples"),
+    ):
         if {one, other} <= explicit:
             raise UserError(f"--{one} and --{other} are both given; leave one of them out")
     if "greater_is_better" in explicit and "metric_for_best_model" not in explicit:

@@ -155,7 +155,7 @@ PARSER_MISTAKES = [  # what the parser decides, so no model, file or torch is ne
     ("train", f"{GOOD} --pooler clss", "no pooler 'clss', did you mean 'cls'"),
     ("train", f"{GOOD} --pooler mean --mlp_only_train", "--mlp_only_train belongs to --pooler cls"),
     ("train", f"{GOOD} --chunk_size 0", "--chunk_size is 0; it must be at least 1"),
-    ("train", f"{GOOD} --eval_file graded.tsv", "graded.tsv is given to score the encoder on, but --eval_strategy is no"),
+    ("train", f"{GOOD} --eval_file graded.tsv", "graded.tsv is given to score the encoder on, but --eval_strategy"),
     ("train", f"{GOOD} --push_to_hub", "--push_to_hub needs --hub_model_id org/name"),
     ("train", f"{GOOD} --hub_token hf_x", "a token on the command line ends up in logs; set HF_TOKEN"),
     ("train", f"{GOOD} --hub_strategy every_save", "the finished export is pushed once"),
@@ -193,6 +193,10 @@ PARSER_MISTAKES = [  # what the parser decides, so no model, file or torch is ne
     ("eval", "--model_name_or_path tiny --pooler mean --tasks rerank --splits dev", "with --rerank_split"),
     ("table", "", "the following arguments are required: results"),
     ("eval", "--model_name_or_path tiny --poler mean", "no flag --poler, did you mean '--pooler'"),
+    ("train", f"{GOOD} --train_fraction 0", "--train_fraction is 0.0; it must be above 0 and at most 1"),
+    ("train", f"{GOOD} --train_fraction 0.5 --max_train_samples 8", "and --max_train_samples are both given"),
+    ("train", f"{GOOD} --negatives all", "--negatives is 'all'; it must be global or local"),
+    ("train", f"{GOOD} --encoding_errors ignore", "--encoding_errors is 'ignore'; it must be strict or replace"),
 ]  # fmt: skip
 MISTAKES = [  # what the job decides once it sees files, models or devices
     ("train", f"{GOOD} --temp 0", "temperature is 0.0; it must be a number above 0"),
@@ -221,8 +225,6 @@ MISTAKES = [  # what the job decides once it sees files, models or devices
     ("train", f"{GOOD} --loss dclr --weighting none --reference_model tiny --reference_pooler mean",
      "looks at no reference model, but one is given"),
     ("train", f"{GOOD} --loss dclr --weighting teacher", "weighting is 'teacher'; allowed: reference, self"),
-    ("train", f"{GOOD} --train_fraction 0", "--train_fraction must be above 0 and at most 1, not 0.0"),
-    ("train", f"{GOOD} --train_fraction 0.5 --max_train_samples 8", "both say how many: leave one out"),
     ("train", "--model_name_or_path tiny", "no training text: give --train_file FILE"),
     ("train", "--train_file text.txt", "--model_name_or_path is missing"),
     ("train", f"{GOOD} --train_file nowhere.txt", "nowhere.txt"),
