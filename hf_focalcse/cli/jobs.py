@@ -84,7 +84,7 @@ def train(settings: Settings) -> None:
     if args.process_index == 0:
         weights = file_sha256(folder / "model.safetensors")
         record.model |= {"weights_sha256": weights}
-        if trainer.reference is not None:
+        if trainer.objective.reference is not None:
             record.model["reference"] |= trainer.reference_cost()
         with whole_model():  # the trained one may be sharded over ranks that are gone
             saved = load_model(str(folder)).to(args.device) if dev else None
@@ -375,9 +375,9 @@ def start_record(settings: Settings, trainer: FocalCSETrainer) -> RunRecord:
 
 def describe_reference(settings: Settings, trainer: FocalCSETrainer) -> dict[str, Any] | None:
     """What run.json says of the frozen encoder; its cost is added at the end."""
-    if trainer.reference is None:
+    if trainer.objective.reference is None:
         return None
-    model = trainer.reference.model
+    model = trainer.objective.reference.model
     return {
         "name_or_path": settings.reference.reference_model,
         "revision": settings.reference.reference_revision,

@@ -196,7 +196,26 @@ class FocalCLMixin(_Base):
     # ---- forward
 
     @torch.compiler.disable(recursive=False)  # of what follows the encoder alone is worth compiling
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+    def forward(self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, batch: Any = None) -> Any:
+        """`embed_views` of ids and mask; or the loss of a whole ``batch`` by the objective that `carry` was given.
+
+        The objective runs in here, so that engines have gathered its parameters and count them in backward.
+        """
+        if batch is None:
+            return self.embed_views(input_ids, attention_mask)
+        return self.objective(self.embed_views, batch)
+
+    def carry(self, objective: nn.Module) -> None:
+        """Train the parameters of an objective with the encoder's, without publishing them.
+
+        They lie under ``objective`` while a run trains, and in no file that `save_pretrained` writes.
+        """
+        self.objective = objective
+        own = [f"objective.{name}" for name in objective.state_dict()]
+        self._keys_to_ignore_on_save = [*(self._keys_to_ignore_on_save or []), *own]
+
+    @torch.compiler.disable(recursive=False)
+    def embed_views(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Ids and mask (B, V, L) -> embeddings (B, V, D); or (B, L) -> (B, D).
 
         Rows are grouped by length, and every group is trimmed to its own longest row or packed without padding. With

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..data.sentences import tokenize_training
+from ..data.views import pad, token_ids
 
 PREFIX = "reference_"
 
@@ -32,7 +33,7 @@ class FrozenReference:
         return ReferenceCollator(collator, self.model.tokenizer, self.max_seq_length)
 
     @torch.no_grad()
-    def encode(self, inputs: dict[str, Tensor], beside: torch.nn.Parameter) -> Tensor:
+    def encode(self, inputs: Mapping[str, Tensor], beside: torch.nn.Parameter) -> Tensor:
         """Batch of the collator -> vectors (B, D'), on the device and in the precision of the parameter ``beside``."""
         here = next(self.model.parameters())
         if (here.device, here.dtype) != (beside.device, beside.dtype):
@@ -48,8 +49,12 @@ class ReferenceCollator:
         self.collator, self.tokenizer, self.max_seq_length = collator, tokenizer, max_seq_length
 
     def __call__(self, rows: list[dict[str, str]]) -> dict[str, Tensor]:
-        tokens = tokenize_training(self.tokenizer, [row["text"] for row in rows], self.max_seq_length)
-        return self.collator(rows) | {PREFIX + name: tokens[name] for name in ("input_ids", "attention_mask")}
+        texts = self.collator.plain(rows)
+        ids, mask = pad(
+            token_ids(self.tokenizer, texts, self.max_seq_length, split_special_tokens=True),
+            self.tokenizer.pad_token_id,
+        )
+        return self.collator(rows) | {PREFIX + "input_ids": ids, PREFIX + "attention_mask": mask}
 
 
 class Stopwatch:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hf_focalcse.training.stopping import StopSignals
 from safetensors.numpy import load_file
 from test_distributed import engines, make_trainer, weights, write_pairs
 from tiny import SENTENCES, save_tiny
@@ -25,7 +26,6 @@ from hf_focalcse.errors import Stopped, UserError
 from hf_focalcse.evaluation import read_pairs
 from hf_focalcse.training import checkpoints
 from hf_focalcse.training.checkpoints import MANIFEST, damage, find_checkpoint, list_checkpoints, rotate
-from hf_focalcse.training.stopping import StopSignals
 
 ROOT = Path(__file__).resolve().parents[2]
 

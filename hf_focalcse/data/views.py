@@ -1,0 +1,165 @@
+"""Rows with text columns -> V views of each row -> token ids (B, V, L); the only file that calls a tokenizer.
+
+Training, encoding, the frozen reference and ``inspect`` all tokenise here. A kind of view is one subclass of `View`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Row = Mapping[str, str]  # column -> text
+
+
+@dataclass(frozen=True)
+class View:
+    """One view of a row: as it stands here, the text of its column, tokenised as it is.
+
+    A subclass overrides `texts` to change words, or `ids` to change tokens. Whatever it draws at random comes from
+    ``draws``, see `Views`.
+
+    Args:
+        columns: of the row, which the view reads. The texts of several columns are joined by a space.
+    """
+
+    columns: tuple[str, ...] = ("text",)
+
+    def plain(self, rows: Sequence[Row]) -> list[str]:
+        """B rows -> the text of each before the view changes it.
+
+        Of the first view it decides which rows have equal texts, and it is what a frozen reference encodes.
+        """
+        return [" ".join(filter(None, (row[column] for column in self.columns))) for row in rows]
+
+    def texts(self, rows: Sequence[Row], draws: np.random.Generator) -> list[str]:
+        """B rows -> B texts."""
+        return self.plain(rows)
+
+    def ids(
+        self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_seq_length: int, draws: np.random.Generator
+    ) -> list[list[int]]:
+        """B texts -> B lists of ids, special tokens included, at most ``max_seq_length`` each.
+
+        What looks like a special token in a text ("[MASK]") is split like any other text.
+        """
+        return token_ids(tokenizer, texts, max_seq_length, split_special_tokens=True)
+
+
+class Views:
+    """The collator: B rows -> ``input_ids``, ``attention_mask`` (B, V, L) and ``text_ids`` (B,), all int64.
+
+    Views are padded on the right to the longest of all. Rows whose first view has the same plain text have equal
+    ``text_ids`` (the first 64 bits of BLAKE2b).
+
+    Each batch has a random generator of its own, whose seed is made of ``seed`` and the texts of the batch in their
+    order. What a view draws from it is therefore the same with and without worker processes and in a resumed run, and
+    differs between epochs, whose batches are shuffled differently.
+
+    Args:
+        views: the views of each row in order, or a number of equal views of the column ``text``, which are tokenised
+            once: dropout alone makes them differ.
+        seed: of what views draw at random.
+
+    Raises:
+        UserError: there is no view, or (when called) a row lacks a column that a view reads.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        max_seq_length: int,
+        views: int | Sequence[View] = 2,
+        seed: int = 0,
+    ):
+        self.views: int = views if isinstance(views, int) else len(views)  # V
+        if self.views < 1:
+            raise UserError(f"views must be at least 1, not {self.views}.")
+        self.kinds = (View(),) if isinstance(views, int) else tuple(views)
+        self.tokenizer, self.max_seq_length, self.seed = tokenizer, max_seq_length, seed
+
+    @property
+    def blank(self) -> dict[str, str]:
+        """A row without text, which fills up a batch: its ``text_ids`` is `PADDING_ID`."""
+        return {column: "" for kind in self.kinds for column in kind.columns}
+
+    def plain(self, rows: Sequence[Row]) -> list[str]:
+        """B rows -> the text that each is about, see `View.plain`."""
+        return self.kinds[0].plain(rows)
+
+    def __call__(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        for column in self.blank.keys() - rows[0].keys():
+            raise UserError(
+                f"a view reads the column {column!r}, but the rows have {', '.join(map(repr, rows[0]))}; rename the "
+                "column, or give the view's `columns`"
+            )
+        text_ids = torch.tensor([text_id(text) for text in self.plain(rows)])  # (B,)
+        draws = np.random.default_rng([self.seed, *text_ids.numpy().view(np.uint32)])
+        found = [kind.ids(self.tokenizer, kind.texts(rows, draws), self.max_seq_length, draws) for kind in self.kinds]
+        padded = pad([ids for view in found for ids in view], self.tokenizer.pad_token_id)  # (V * B, L)
+        ids, mask = (part.unflatten(0, (len(found), len(rows))).transpose(0, 1) for part in padded)  # (B, V, L)
+        # A real copy: a view with stride 0 cannot be pinned (DataLoader(pin_memory=True) raises) nor masked in place.
+        copies = self.views // len(found)
+        return {
+            "input_ids": ids.repeat(1, copies, 1),
+            "attention_mask": mask.repeat(1, copies, 1),
+            "text_ids": text_ids,
+        }
+
+
+ViewCollator = Views  # its name in version 0.1
+
+
+def text_id(text: str) -> int:
+    """The first 64 bits of BLAKE2b, as int64."""
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+PADDING_ID = text_id("")  # no sentence is empty; on several ranks a blank row fills up the last batch
+
+
+def token_ids(
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    max_length: int,
+    *,
+    split_special_tokens: bool | None = None,
+    add_special_tokens: bool = True,
+) -> list[list[int]]:
+    """B texts -> B lists of at most ``max_length`` ids.
+
+    split_special_tokens: whether what looks like a special token in a text is split like any other text, as in
+    training. None is what the tokenizer's own settings say, as in every library that encodes with the model.
+    """
+    found: list[list[int]] = tokenizer(
+        list(texts),
+        truncation=True,
+        max_length=max_length,
+        split_special_tokens=split_special_tokens,
+        add_special_tokens=add_special_tokens,
+    )["input_ids"]
+    return found
+
+
+def tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int) -> Any:
+    """B texts -> all that an encoder takes, padded as other libraries do: ids and mask (B, L), token types if any."""
+    return tokenizer(list(texts), padding=True, truncation=True, max_length=max_length, return_tensors="pt")
+
+
+def pad(rows: Sequence[list[int]], filler: int) -> tuple[Tensor, Tensor]:
+    """Ids of B sentences -> ids filled up on the right and mask, (B, L) int64."""
+    longest = max(map(len, rows))
+    ids = torch.tensor([row + [filler] * (longest - len(row)) for row in rows], dtype=torch.int64)
+    mask = torch.arange(longest) < torch.tensor([len(row) for row in rows]).unsqueeze(1)
+    return ids, mask.long()
