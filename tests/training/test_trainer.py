@@ -235,7 +235,7 @@ def test_the_projection_too_is_the_best_checkpoints(tmp_path, dev, family, monke
     """Scores that fall: the first checkpoint is the best, and a projection in a side file comes back with it."""
     trainer = make_trainer(tmp_path, family, dev=dev, max_steps=4, learning_rate=5e-3)
     falling = iter([50.0, 40.0])
-    monkeypatch.setattr(trainer, "score", lambda: {f"{dev[0].key}/all/spearman": next(falling)})
+    monkeypatch.setattr(trainer.scorer, "score", lambda: {f"{dev[0].key}/all/spearman": next(falling)})
     trainer.train()
     assert trainer.state.best_global_step == 2
     first, last = (load_model(str(tmp_path / "out" / f"checkpoint-{step}")) for step in (2, 4))
