@@ -25,7 +25,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel, set_seed
 from benchmarks.peers import SentenceTransformers, SimCSE
 from benchmarks.ratios import interleave, machine, sentences_of, table, write
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss, load_model
-from hf_focalcse.encoder.modeling import tokenize
+from hf_focalcse.data.views import tokenize
 from hf_focalcse.encoder.packing import Packed
 from hf_focalcse.quickstart import CORPUS, encoder_path
 

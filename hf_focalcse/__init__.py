@@ -20,7 +20,9 @@ _PUBLIC = {  # name -> module; loaded on first use, so that the command line ans
     "ContrastiveLoss": "losses",
     "FocalCSETrainer": "training.trainer",
     "FocalCSETrainingArguments": "training.args",
-    "ViewCollator": "data.sentences",
+    "View": "data.views",
+    "Views": "data.views",
+    "ViewCollator": "data.views",
     "read_sentences": "data.sentences",
     "evaluate_sts": "evaluation",
     "UserError": "errors",
@@ -28,7 +30,8 @@ _PUBLIC = {  # name -> module; loaded on first use, so that the command line ans
 __all__ = [*_PUBLIC, "__version__"]
 
 if TYPE_CHECKING:
-    from .data.sentences import ViewCollator, read_sentences
+    from .data.sentences import read_sentences
+    from .data.views import View, ViewCollator, Views
     from .encoder.modeling import (
         AutoModelForFocalCL,
         BertForFocalCL,

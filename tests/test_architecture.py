@@ -22,7 +22,7 @@ ROOMS = {
     "quickstart": {"runs"},
     "objectives": {"data", "encoder", "losses"},
     "evaluation": {"data", "runs"},
-    "publishing": {"compat", "encoder", "evaluation", "runs"},
+    "publishing": {"compat", "data", "encoder", "evaluation", "runs"},
     "training": {"compat", "data", "encoder", "evaluation", "losses", "objectives", "options", "publishing", "runs"},
     "parsing": {"options", "training"},
     "experiments": {"data", "encoder", "evaluation", "losses", "objectives", "options", "parsing", "quickstart"}

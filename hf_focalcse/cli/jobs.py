@@ -20,7 +20,7 @@ from ..encoder.augment import build_augmentations
 from ..encoder.modeling import HEAD_FILE, load_model, require_projection
 from ..errors import UserError
 from ..evaluation import PairSet, Results, evaluate_rerank, evaluate_sts, load_rerank, load_tasks, read_pairs
-from ..evaluation.cosines import PAIRS_FILE, write_cosines
+from ..evaluation.summary import summarise
 from ..evaluation.table import choose_systems, make_table, read_system
 from ..evaluation.whitening import Remembering, WhitenedEncoder, Whitening
 from ..evaluation.word_vectors import RULE, WordVectors
@@ -31,6 +31,7 @@ from ..publishing.export import is_export, update_export
 from ..publishing.hub import Target
 from ..publishing.plots import draw_plots
 from ..publishing.publish import export_folder, prepare_push, publish, publish_scores, push_folder
+from ..runs.cosines import PAIRS_FILE, write_cosines
 from ..runs.record import RUN_FILE, RunRecord, describe_hardware, file_sha256
 from ..training import checkpoints
 from ..training.engines import engine_of, whole_model
@@ -507,7 +508,7 @@ def evaluate(args: EvalArguments) -> None:
             print(f"note: {file} held scores of {', '.join(lost)} by other weights or settings; they are replaced")
     results.write(file)
     write_cosines(folder, measured)
-    print(results.table())
+    print(summarise(results))
     print(f"\nWritten to {file}")
     if is_export(folder):
         update_export(folder, {}, results)

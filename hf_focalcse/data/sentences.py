@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from torch.utils.data import Dataset
 
 from ..errors import UserError
 from .formats import Lines, MappedFile, Source, on_one_line
+from .views import token_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -91,53 +91,6 @@ class Sentences(Dataset):
     def __getitem__(self, index: int) -> dict[str, str]:
         raw = self.file.data[self.starts[index] : self.ends[index]]
         return {"text": raw.decode("utf-8", self.encoding_errors)}
-
-
-class ViewCollator:
-    """B sentences -> ``input_ids``, ``attention_mask`` (B, V, L) and ``text_ids`` (B,), all int64.
-
-    A sentence is tokenised once and its V views are equal: dropout makes the difference. Equal texts have equal
-    ``text_ids`` (the first 64 bits of BLAKE2b). The literal "[MASK]" in a sentence is text, not the special token.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_seq_length: int, views: int = 2):
-        if views < 1:
-            raise UserError(f"views must be at least 1, not {views}.")
-        self.tokenizer, self.max_seq_length, self.views = tokenizer, max_seq_length, views
-
-    def __call__(self, rows: list[dict[str, str]]) -> dict[str, torch.Tensor]:
-        texts = [row["text"] for row in rows]
-        batch = tokenize_training(self.tokenizer, texts, self.max_seq_length)
-        # A real copy: a view with stride 0 cannot be pinned (DataLoader(pin_memory=True) raises) nor masked in place.
-        views = {
-            name: batch[name].unsqueeze(1).repeat(1, self.views, 1)  # (B, L) -> (B, V, L)
-            for name in ("input_ids", "attention_mask")
-        }
-        return views | {"text_ids": torch.tensor([_text_id(text) for text in texts])}
-
-
-def tokenize_training(
-    tokenizer: PreTrainedTokenizerBase, texts: list[str], max_seq_length: int
-) -> dict[str, torch.Tensor]:
-    """Texts -> ids and mask (B, L), padded on the right; what looks like a special token is split as any text."""
-    return tokenizer(
-        texts,
-        padding="longest",
-        padding_side="right",
-        truncation=True,
-        max_length=max_seq_length,
-        split_special_tokens=True,
-        return_attention_mask=True,
-        return_tensors="pt",
-    )
-
-
-def _text_id(text: str) -> int:
-    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "little", signed=True)
-
-
-PADDING_ID = _text_id("")  # no sentence is empty; on several ranks an empty text fills up the last batch
 
 
 def read_sentences(
@@ -304,7 +257,7 @@ def _truncated(sentences: Sentences, tokenizer: PreTrainedTokenizerBase, max_seq
     )
     texts = [sentences[i]["text"] for i in chosen]
     # One token more than allowed is enough to see the truncation.
-    ids = tokenizer(texts, truncation=True, max_length=max_seq_length + 1, split_special_tokens=True)["input_ids"]
+    ids = token_ids(tokenizer, texts, max_seq_length + 1, split_special_tokens=True)
     return sum(len(row) > max_seq_length for row in ids) / len(texts), len(texts)
 
 

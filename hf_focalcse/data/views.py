@@ -93,9 +93,10 @@ class Views:
         """A row without text, which fills up a batch: its ``text_ids`` is `PADDING_ID`."""
         return {column: "" for kind in self.kinds for column in kind.columns}
 
-    def plain(self, rows: Sequence[Row]) -> list[str]:
-        """B rows -> the text that each is about, see `View.plain`."""
-        return self.kinds[0].plain(rows)
+    @property
+    def first(self) -> View:
+        """The view of the anchors."""
+        return self.kinds[0]
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         for column in self.blank.keys() - rows[0].keys():
@@ -103,7 +104,7 @@ class Views:
                 f"a view reads the column {column!r}, but the rows have {', '.join(map(repr, rows[0]))}; rename the "
                 "column, or give the view's `columns`"
             )
-        text_ids = torch.tensor([text_id(text) for text in self.plain(rows)])  # (B,)
+        text_ids = torch.tensor([text_id(text) for text in self.first.plain(rows)])  # (B,)
         draws = np.random.default_rng([self.seed, *text_ids.numpy().view(np.uint32)])
         found = [kind.ids(self.tokenizer, kind.texts(rows, draws), self.max_seq_length, draws) for kind in self.kinds]
         padded = pad([ids for view in found for ids in view], self.tokenizer.pad_token_id)  # (V * B, L)

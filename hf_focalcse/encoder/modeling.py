@@ -56,6 +56,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
+from ..data.views import pad, token_ids
 from ..errors import UserError
 from .augment import Augmentation, Drawn, Dropout, draw_views
 from .packing import ATTENTION, Packed, use_fast_dropout
@@ -410,7 +411,7 @@ class FocalCLMixin(_Base):
         ):
             for start in range(0, len(texts), TOKENISED_TOGETHER):
                 window = order[start : start + TOKENISED_TOGETHER]
-                ids = self.tokenizer([texts[i] for i in window], truncation=True, max_length=limit)["input_ids"]
+                ids = token_ids(self.tokenizer, [texts[i] for i in window], limit)
                 # Sorted by characters alone, batches of STS sentences would be padded to 1.4 times their tokens.
                 by_length = np.argsort([-len(row) for row in ids], kind="stable")
                 for first in range(0, len(window), batch_size):
@@ -525,19 +526,6 @@ MODELS: dict[Any, type[FocalCLMixin]] = {
 }
 for _config, _model in MODELS.items():
     AutoModelForFocalCL.register(_config, _model, exist_ok=True)  # without exist_ok it is silently not registered
-
-
-def tokenize(tokenizer: PreTrainedTokenizerBase, texts: list[str], max_length: int) -> Any:
-    """Texts -> padded ids and mask (B, L), cut at ``max_length`` tokens."""
-    return tokenizer(texts, padding=True, truncation=True, max_length=max_length, return_tensors="pt")
-
-
-def pad(rows: list[list[int]], filler: int) -> tuple[Tensor, Tensor]:
-    """Ids of B sentences -> ids filled up on the right and mask, (B, L) int64."""
-    longest = max(map(len, rows))
-    ids = torch.tensor([row + [filler] * (longest - len(row)) for row in rows])
-    mask = torch.arange(longest) < torch.tensor([len(row) for row in rows]).unsqueeze(1)
-    return ids, mask.long()
 
 
 def load_tokenizer(name_or_path: str, **hub: Any) -> PreTrainedTokenizerBase:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ..data.sentences import Sentences, ViewCollator
+from ..data.sentences import Sentences
+from ..data.views import Views
 from ..losses.base import Pairs
 from ..objectives.pairs import make_pairs
 from ..objectives.reference import PREFIX, FrozenReference
@@ -65,7 +66,7 @@ def batch_pairs(
     model: Any, texts: list[str], args: InspectArguments, reference: FrozenReference | None = None
 ) -> Pairs:
     """The pairs of one batch: of two views with dropout, as in a training step, or of equal views without."""
-    collator: Any = ViewCollator(model.tokenizer, int(args.max_seq_length or 0), views=2 if args.dropout_views else 1)
+    collator: Any = Views(model.tokenizer, int(args.max_seq_length or 0), views=2 if args.dropout_views else 1)
     if reference is not None:
         collator = reference.collate(collator)
     beside = next(model.parameters())
@@ -163,7 +164,7 @@ def neighbours(
     All pairs in blocks of rows: time grows with N^2, memory with N.
     """
     count, size, length = len(sentences), args.batch_size, int(args.max_seq_length or 0)
-    collator = ViewCollator(model.tokenizer, length, views=1)
+    collator = Views(model.tokenizer, length, views=1)
     device = next(model.parameters()).device
     parts = []
     for start in tqdm(range(0, count, size), desc="Encoding", unit="batch", leave=False):

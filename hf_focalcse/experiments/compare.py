@@ -10,9 +10,9 @@ import numpy as np
 
 from ..errors import UserError
 from ..evaluation import STS_TASKS
-from ..evaluation.cosines import read_cosines, read_fingerprints
 from ..parsing.arguments import CompareArguments
-from ..runs.record import require_writable, write_json
+from ..runs.atomic import require_writable, write_json
+from ..runs.cosines import read_cosines, read_fingerprints
 from .arms import (
     ALL,
     Trained,

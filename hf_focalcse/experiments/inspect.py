@@ -13,7 +13,7 @@ from ..errors import UserError
 from ..losses import build_loss
 from ..objectives.reference import FrozenReference
 from ..parsing.arguments import IN_RANGE, InspectArguments
-from ..runs.record import require_writable
+from ..runs.atomic import require_writable
 from .batches import find
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data.views import pad, token_ids
+from ..data.views import View, Views, pad, token_ids
 
 PREFIX = "reference_"
 
@@ -49,11 +49,9 @@ class ReferenceCollator:
         self.collator, self.tokenizer, self.max_seq_length = collator, tokenizer, max_seq_length
 
     def __call__(self, rows: list[dict[str, str]]) -> dict[str, Tensor]:
-        texts = self.collator.plain(rows)
-        ids, mask = pad(
-            token_ids(self.tokenizer, texts, self.max_seq_length, split_special_tokens=True),
-            self.tokenizer.pad_token_id,
-        )
+        view = self.collator.first if isinstance(self.collator, Views) else View()
+        tokens = token_ids(self.tokenizer, view.plain(rows), self.max_seq_length, split_special_tokens=True)
+        ids, mask = pad(tokens, self.tokenizer.pad_token_id)
         return self.collator(rows) | {PREFIX + "input_ids": ids, PREFIX + "attention_mask": mask}
 
 

@@ -21,7 +21,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from ..encoder.modeling import HEAD_FILE, load_model, require_projection, tokenize
+from ..data.views import tokenize
+from ..encoder.modeling import HEAD_FILE, load_model, require_projection
 from ..encoder.poolers import POOLERS
 from ..errors import UserError
 from ..evaluation import Results

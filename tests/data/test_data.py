@@ -22,7 +22,8 @@ from transformers import BertTokenizer
 
 from hf_focalcse.data import formats
 from hf_focalcse.data import sentences as data
-from hf_focalcse.data.sentences import Sentences, ViewCollator, read_sentences, require
+from hf_focalcse.data.sentences import Sentences, read_sentences, require
+from hf_focalcse.data.views import Views
 from hf_focalcse.errors import UserError
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefg[].", "mask", "cat", "##s"]
@@ -118,7 +119,7 @@ def test_stress_file(shared_data, tokenizer):
     assert (report.lines_read, report.blank, report.kept, report.dropped) == (74, 8, 66, 0)
     assert (report.duplicates, report.undecodable) == (3, 4)  # lines 16, 70, 71; lines 52 to 55
     assert len(read_sentences(path, encoding_errors="replace", drop_duplicates=True)) == 63
-    batch = ViewCollator(tokenizer, 32)([sentences[i] for i in range(66)])
+    batch = Views(tokenizer, 32)([sentences[i] for i in range(66)])
     assert batch["input_ids"].shape == (66, 2, 32)
     notes = list(csv.reader((path.parent / "stress.notes.tsv").open(), delimiter="\t", quoting=csv.QUOTE_NONE))[1:]
     assert [int(size) for _, size, _ in notes] == [len(line) for line in path.read_bytes().split(b"\n")]
@@ -335,7 +336,7 @@ def test_require(tmp_path):
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_read_the_same(tmp_path, tokenizer, suffix, method):
     sentences = read_sentences(write(tmp_path / f"t{suffix}", "a b\nc\nd e f\ng\n"))
-    collate = ViewCollator(tokenizer, 8)
+    collate = Views(tokenizer, 8)
     alone = list(DataLoader(sentences, batch_size=2, collate_fn=collate))
     workers = DataLoader(sentences, batch_size=2, num_workers=2, collate_fn=collate, multiprocessing_context=method)
     for here, there in zip(alone, workers, strict=True):
@@ -396,7 +397,7 @@ def test_full_disk_names_the_folder(tmp_path, monkeypatch):
 def test_collator_literals(tokenizer):
     rows = [{"text": "a b"}, {"text": "cats d . e f g"}, {"text": "a b"}]
     tokenizer.padding_side = "left"  # must not matter
-    batch = ViewCollator(tokenizer, max_seq_length=6, views=3)(rows)
+    batch = Views(tokenizer, max_seq_length=6, views=3)(rows)
     one, two = [2, 5, 6, 3, 0, 0], [2, WORDS.index("cat"), WORDS.index("##s"), 8, WORDS.index("."), 3]
     assert batch["input_ids"].tolist() == [[one] * 3, [two] * 3, [one] * 3]
     assert batch["attention_mask"].tolist() == [[[1, 1, 1, 1, 0, 0]] * 3, [[1] * 6] * 3, [[1, 1, 1, 1, 0, 0]] * 3]
@@ -404,20 +405,20 @@ def test_collator_literals(tokenizer):
     assert all(tensor.dtype == torch.int64 and tensor.is_contiguous() for tensor in batch.values())
     ids = batch["text_ids"]
     assert ids[0] == ids[2] != ids[1]
-    assert ViewCollator(tokenizer, 6)([{"text": "a b"}])["text_ids"].item() == ids[0].item() == 2952434739088078779
+    assert Views(tokenizer, 6)([{"text": "a b"}])["text_ids"].item() == ids[0].item() == 2952434739088078779
 
 
 def test_special_tokens_in_a_sentence_are_text(tokenizer):
     text = "a [MASK] b"
     assert tokenizer.mask_token_id in tokenizer(text)["input_ids"]
-    ids = ViewCollator(tokenizer, 16)([{"text": text}])["input_ids"][0, 0]
+    ids = Views(tokenizer, 16)([{"text": text}])["input_ids"][0, 0]
     assert tokenizer.convert_ids_to_tokens(ids) == ["[CLS]", "a", "[", "mask", "]", "b", "[SEP]"]
     assert tokenizer.mask_token_id in tokenizer(text)["input_ids"]  # and the tokenizer is left as it was
 
 
 def test_collator_refuses_no_views(tokenizer):
     with pytest.raises(UserError, match="at least 1, not 0"):
-        ViewCollator(tokenizer, 16, views=0)
+        Views(tokenizer, 16, views=0)
 
 
 def test_indices(tmp_path):

@@ -7,6 +7,7 @@ import torch
 from tiny import CONFIGS, SENTENCES, save_tiny
 from transformers import BertModel, RobertaModel, set_seed
 
+from hf_focalcse.data.views import tokenize
 from hf_focalcse.encoder.augment import (
     AUGMENTATIONS,
     Drawn,
@@ -15,7 +16,7 @@ from hf_focalcse.encoder.augment import (
     draw_views,
     random_ranks,
 )
-from hf_focalcse.encoder.modeling import load_model, tokenize
+from hf_focalcse.encoder.modeling import load_model
 from hf_focalcse.errors import UserError
 
 MASK = torch.tensor([[1, 1, 1, 1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0, 0, 0, 0]])  # 10 tokens and 4

@@ -11,13 +11,13 @@ from safetensors.torch import load_file, save_file
 from tiny import CONFIGS, SENTENCES, plain_load, save_tiny, tiny_tokenizer
 from transformers import AutoConfig, AutoModel, GPT2Config, set_seed
 
+from hf_focalcse.data.views import tokenize
 from hf_focalcse.encoder.modeling import (
     HEAD_FILE,
     MODELS,
     AutoModelForFocalCL,
     load_model,
     require_projection,
-    tokenize,
 )
 from hf_focalcse.encoder.poolers import POOLERS
 from hf_focalcse.errors import UserError

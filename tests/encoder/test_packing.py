@@ -15,8 +15,9 @@ import torch
 from torch import nn
 
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss
+from hf_focalcse.data.views import tokenize
 from hf_focalcse.encoder.augment import build_augmentations
-from hf_focalcse.encoder.modeling import PACKABLE, FocalCLMixin, load_model, tokenize
+from hf_focalcse.encoder.modeling import PACKABLE, FocalCLMixin, load_model
 from hf_focalcse.encoder.packing import ATTENTION, FastDropout, Packed, Run, _Attend, attend, keep_mask
 from hf_focalcse.errors import UserError
 from tests.support.tiny import save_tiny

@@ -363,7 +363,7 @@ def test_what_cannot_be_read_or_written_fails_one_run_or_none(material, tmp_path
     with pytest.raises(SystemExit):
         sweep.go()
     assert sweep.finished == ["seed3"] and "Is a directory" in sweep.failed["seed2"]
-    assert "seed1/results.json is no results.json" in sweep.failed["seed1"]
+    assert "seed1/results.json is not a results.json" in sweep.failed["seed1"]
 
     sweep = quick(grid, tmp_path / "b", "import time; time.sleep(60)")
     (tmp_path / "b" / sweeping.JOURNAL).mkdir()  # no line can be written

@@ -5,7 +5,8 @@ import os
 import pytest
 
 from hf_focalcse.errors import UserError
-from hf_focalcse.runs.record import RunRecord, require_writable, without_paths, write_json
+from hf_focalcse.runs.atomic import require_writable, write_json
+from hf_focalcse.runs.record import RunRecord, without_paths
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 from test_trainer import TEXTS, dev, make_trainer  # noqa: F401, the fixture
 from tiny import save_tiny
 
-from hf_focalcse.data.sentences import ViewCollator
+from hf_focalcse.data.views import Views
 from hf_focalcse.encoder.modeling import load_model
 from hf_focalcse.errors import UserError
 from hf_focalcse.evaluation import read_pairs
@@ -45,7 +45,7 @@ def test_pairs_are_measured_as_by_hand(tmp_path):
 
 def test_views_differ_by_dropout_alone(tmp_path):
     model = load_model(str(save_tiny(tmp_path, "bert")), "mean", dropout=0.1)
-    collate, cpu = ViewCollator(model.tokenizer, 32), torch.device("cpu")
+    collate, cpu = Views(model.tokenizer, 32), torch.device("cpu")
     model.eval()
     noisy = measure_views(model, TEXTS, collate, cpu)
     assert not model.training and noisy["measured_views/alignment"] > 1e-4
