@@ -135,7 +135,6 @@ def test_no_file_is_longer_than_a_reader_can_hold():
     assert not long
 
 
-@pytest.mark.xfail(reason="being divided", strict=False)
 def test_no_test_module_imports_another():
     tests = {file.stem for file in (ROOT / "tests").rglob("test_*.py")}
     for file in (ROOT / "tests").rglob("*.py"):

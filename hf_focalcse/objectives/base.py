@@ -1,7 +1,7 @@
 """`Objective`: what a training step computes, and what it keeps between steps.
 
-A new method (a second network, a queue, a momentum twin, a decoder) is one file with one class. The trainer asks it for
-the collator of its views, for the loss of a batch and for what a checkpoint must hold; the trainer itself is not edited.
+A new method (a second network, a queue, a momentum twin, a decoder) is one file with one class. The trainer asks it
+for the collator of its views, for the loss of a batch and for what a checkpoint must hold; the trainer is not edited.
 
 Shape letters: B sentences of this process, V views, L tokens, D dimensions.
 """

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hf_focalcse.training.stopping import StopSignals
+from rank_training import engines, make_trainer, weights, write_pairs
 from safetensors.numpy import load_file
-from test_distributed import engines, make_trainer, weights, write_pairs
 from tiny import SENTENCES, save_tiny
 from transformers import TrainerCallback
 
@@ -25,6 +24,7 @@ from hf_focalcse.encoder.modeling import load_model
 from hf_focalcse.errors import Stopped, UserError
 from hf_focalcse.evaluation import read_pairs
 from hf_focalcse.training import checkpoints
+from hf_focalcse.training.callbacks import StopSignals
 from hf_focalcse.training.checkpoints import MANIFEST, damage, find_checkpoint, list_checkpoints, rotate
 
 ROOT = Path(__file__).resolve().parents[2]
