@@ -24,11 +24,11 @@ ROOMS = {
     "evaluation": {"data", "runs"},
     "publishing": {"compat", "data", "encoder", "evaluation", "runs"},
     "training": {"compat", "data", "encoder", "evaluation", "losses", "objectives", "options", "publishing", "runs"},
-    "parsing": {"options", "training"},
+    "parsing": {"compat", "options", "training"},
     "experiments": {"data", "encoder", "evaluation", "losses", "objectives", "options", "parsing", "quickstart"}
     | {"runs", "training"},
-    "cli": {"data", "encoder", "evaluation", "experiments", "losses", "objectives", "options", "parsing", "publishing"}
-    | {"quickstart", "runs", "training"},
+    "cli": {"compat", "data", "encoder", "evaluation", "experiments", "losses", "objectives", "options", "parsing"}
+    | {"publishing", "quickstart", "runs", "training"},
     "__main__": {"cli"},
 }
 EXCEPTIONS = {  # (module, room or module) -> why

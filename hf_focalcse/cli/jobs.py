@@ -12,9 +12,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from transformers.utils import cached_file, logging
+from transformers.utils import logging
 
 from .. import quickstart
+from ..compat import find_file
 from ..data.sentences import Sentences, read_sentences, require
 from ..encoder.augment import build_augmentations
 from ..encoder.modeling import HEAD_FILE, load_model, require_projection
@@ -534,7 +535,7 @@ def weights_file(path: str, revision: str | None) -> Path | None:
     name = "model.safetensors"
     if Path(path).is_dir():
         return Path(path) / name if (Path(path) / name).is_file() else None
-    found = cached_file(path, name, revision=revision, _raise_exceptions_for_missing_entries=False)
+    found = find_file(path, name, revision=revision)
     return Path(found) if found else None
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..runs.scores import IDENTITY, SEVEN, SICK_SPLITS, SUBSET, Results, ScoreKey, SickSplit
+from ..runs.tables import Table
+
+WIDTHS = (34, *[6] * 8)  # of the columns
 
 
 def summarise(results: Results) -> str:
@@ -24,24 +27,19 @@ def summarise(results: Results) -> str:
         "mean of subsets by pairs": _seven(results, "wmean", mteb),
     }
     rows = {name: row for name, row in rows.items() if any(row)}
-    if rows:
-        blocks.append([_line("Spearman x 100", [*SEVEN.values(), "Avg"]), *(_line(*row) for row in rows.items())])
+    blocks.append(_table(["Spearman x 100", *SEVEN.values(), "Avg"], rows))
 
     shown = {key for sick in SICK_SPLITS.values() for key in sick.test_sets()}
     cells = {key: [_score(results, key, "all/spearman"), f"{of['pairs']:,}"] for key, of in data.items()}
-    more = [_line(key, row) for key, row in cells.items() if key not in shown and row[0]]
-    if more:
-        blocks.append([_line("Other sets", ["Spearman", "pairs"]), *more])
+    other = {key: row for key, row in cells.items() if key not in shown and row[0]}
+    blocks.append(_table(["Other sets", "Spearman", "pairs"], other))
 
-    ranked = [_line(f"{key}, {of['scorer']}", _ranked(results, key, of)) for key, of in data.items() if "scorer" in of]
-    if ranked:
-        titles = ["MAP", "MRR", "IR MAP", "IR MRR", "queries"]
-        blocks.append([_line("Reranking x 100 (IR: search engine)", titles), *ranked])
+    ranked = {f"{key}, {of['scorer']}": _ranked(results, key, of) for key, of in data.items() if "scorer" in of}
+    blocks.append(_table(["Reranking x 100; IR: search engine", "MAP", "MRR", "IR MAP", "IR MRR", "queries"], ranked))
 
     cells = {key: [_score(results, key, name, 4) for name in ("alignment", "uniformity")] for key in data}
-    shape = [_line(key, row) for key, row in cells.items() if any(row)]
-    if shape:
-        blocks.append([_line("Lower is better", ["align", "uniform"]), *shape])
+    shape = {key: row for key, row in cells.items() if any(row)}
+    blocks.append(_table(["Lower is better", "align", "uniform"], shape))
 
     subsets = []
     for key, of in data.items():
@@ -100,5 +98,7 @@ def _wrap(text: str) -> list[str]:
     return [line.replace("\xa0", " ") for line in lines]
 
 
-def _line(name: str, cells: Iterable[str]) -> str:
-    return f"{name[:35]:36}" + "".join(f"{cell or '-':>8}" for cell in cells)
+def _table(header: Sequence[str], rows: Mapping[str, Sequence[str]]) -> list[str]:
+    """Columns that stand below each other in all tables of a summary; no lines where there are no rows."""
+    cells = [[name[: WIDTHS[0]], *(cell or "-" for cell in row)] for name, row in rows.items()]
+    return Table(header, cells).lines(WIDTHS[: len(header)]) if rows else []

@@ -3,38 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UserError
 from ..runs.scores import RESULTS_FILE, SICK_SPLITS, Results, ScoreKey, headline, set_of
-
-
-@dataclass(frozen=True)
-class Table:
-    """Header and rows of cells (the first names the system), and notes on what does not compare."""
-
-    header: list[str]
-    rows: list[list[str]]
-    notes: list[str]
-
-    def plain(self) -> str:
-        """For the terminal."""
-        lines = [self.header, *self.rows]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(self.header))]
-        text = ["  ".join([line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))])
-                for line in lines]  # fmt: skip
-        return "\n".join([text[0], "-" * len(text[0]), *text[1:], *(f"\n{note}" for note in self.notes)])
-
-    def markdown(self) -> str:
-        """For a README."""
-
-        def line(cells: list[str]) -> str:
-            return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-        rule = line([":--", *(["--:"] * (len(self.header) - 1))])
-        text = "\n".join([line(self.header), rule, *map(line, self.rows)])
-        return text + "".join(f"\n\n{note}" for note in self.notes)
+from ..runs.tables import Table
 
 
 def make_table(systems: Sequence[tuple[str, Results]], sick: str | None = None) -> Table:

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 from transformers.hf_argparser import HfArgumentParser, string_to_bool
 
+from ..compat import actions_by_flag, actions_of
 from ..encoder.augment import AUGMENTATIONS
 from ..encoder.poolers import ALIASES, POOLERS
 from ..errors import UserError, suggest
@@ -835,7 +836,7 @@ class _Parser(HfArgumentParser):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        for action in self._actions:  # a bare --flag sets an optional bool too, as in the public scripts
+        for action in actions_of(self):  # a bare --flag sets an optional bool too, as in the public scripts
             if action.type is string_to_bool and action.nargs is None:
                 action.nargs, action.const = "?", True
             if action.dest == "resume_from_checkpoint":
@@ -846,11 +847,11 @@ class _Parser(HfArgumentParser):
 
     def destinations(self) -> dict[str, str]:
         """Flag name without dashes -> name of the setting."""
-        return {o.lstrip("-"): a.dest for o, a in self._option_string_actions.items() if o.startswith("--")}
+        return {o.lstrip("-"): a.dest for o, a in actions_by_flag(self).items() if o.startswith("--")}
 
     def taking_lists(self) -> set[str]:
         """The settings that take several values."""
-        return {action.dest for action in self._actions if action.nargs in ("+", "*")}
+        return {action.dest for action in actions_of(self) if action.nargs in ("+", "*")}
 
     def named(self, argv: Iterable[str]) -> set[str]:
         """The settings that ``argv`` names."""

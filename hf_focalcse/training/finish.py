@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from ..encoder.modeling import HEAD_FILE, load_model
-from ..evaluation import Results, evaluate_sts
-from ..evaluation.cosines import write_cosines
+from ..evaluation import evaluate_sts
+from ..evaluation.encoders import as_encoder
 from ..publishing.card import write_card
 from ..publishing.export import export_model
 from ..publishing.hub import Target, push
 from ..publishing.plots import draw_plots
+from ..runs.cosines import write_cosines
 from ..runs.record import RUN_FILE, RunRecord, file_sha256
+from ..runs.scores import Results, headlines
 from .engines import whole_model
 from .keeping import logger
 
@@ -117,16 +119,11 @@ def publish(trainer: Any, message: str | None, token: str | None, revision: str 
     return push(folder, target, say=logger.warning)
 
 
-def headline(scores: dict[str, float]) -> dict[str, float]:
-    """The scores that a set is known by: one Spearman over all its pairs."""
-    return {name: value for name, value in scores.items() if name.endswith("/all/spearman")}
-
-
 def lowered_scores(record: RunRecord) -> list[str]:
     """One loud sentence for each dev score that training lowered."""
     return [
         f"contrastive training LOWERED {name} from {record.baseline[name]:.2f} to {value:.2f}: this encoder is worse "
         "on it than the one it started from"
-        for name, value in headline(record.final).items()
+        for name, value in headlines(record.final).items()
         if name in record.baseline and value < record.baseline[name]
     ]

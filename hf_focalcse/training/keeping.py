@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import Trainer
 from transformers.utils import logging
 
+from ..compat import save_unpublished
 from ..errors import UserError
 from ..objectives import Objective
 from . import checkpoints
@@ -87,7 +88,7 @@ class KeepingTrainer(Trainer):
         """The model for its users, written beside and then moved file by file, so that none is half written."""
         stage = checkpoints.stage(folder) / "model"
         try:
-            self.save_model(str(stage), _internal_call=True)  # else it would push before run.json is there
+            save_unpublished(self, stage)  # else it would push before run.json is there
             if self.args.should_save:
                 (stage / "training_args.bin").unlink(missing_ok=True)  # a pickle; run.json says the same
                 checkpoints.publish_files(stage, folder)

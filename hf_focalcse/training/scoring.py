@@ -15,6 +15,7 @@ from transformers.utils import logging
 from ..errors import UserError, suggest
 from ..evaluation import evaluate_sts
 from ..objectives.pairs import gather_rows
+from ..runs.scores import ScoreKey, headlines
 from .callbacks import COST_LIMIT, DevCost, measure_pairs, measure_views
 from .memory import refusing_out_of_memory
 
@@ -55,17 +56,17 @@ class Scorer:
         if self.trainer.args.load_best_model_at_end and metric not in self.baseline:
             raise UserError(
                 f"metric_for_best_model is {metric!r}{suggest(metric, self.baseline)}; the dev set gives: "
-                f"{', '.join(name for name in self.baseline if '/subset:' not in name)}"
+                f"{', '.join(_without_subsets(self.baseline))}"
             )
         return self.baseline
 
     def metrics(self, prefix: str) -> dict[str, float]:
         """The scores for a log line, without those of subsets, and with what was gained over the baseline."""
         scores = self.score()
-        found = {f"{prefix}_{name}": value for name, value in scores.items() if "/subset:" not in name}
-        for name, value in scores.items():
-            if name.endswith("/all/spearman") and name in self.baseline:
-                found[f"{prefix}_{name}/gain"] = value - self.baseline[name]
+        found = {f"{prefix}_{name}": scores[name] for name in _without_subsets(scores)}
+        for name, value in headlines(scores).items():
+            if name in self.baseline:
+                found[f"{prefix}_{ScoreKey.parse(name).gain}"] = value - self.baseline[name]
         return found
 
     def spent(self, prefix: str) -> dict[str, float]:
@@ -121,3 +122,7 @@ class Scorer:
         own = torch.from_numpy(encode(share)).to(args.device)
         everyone = gather_rows(own, [len(share)] * ranks).cpu()  # (W * n, D), rank by rank
         return everyone.unflatten(0, (ranks, -1)).transpose(0, 1).flatten(0, 1)[: len(texts)].contiguous().numpy()
+
+
+def _without_subsets(scores: dict[str, float]) -> list[str]:
+    return [name for name in scores if not ScoreKey.parse(name).is_of_a_subset]

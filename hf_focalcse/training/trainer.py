@@ -13,6 +13,7 @@ from accelerate.utils import DynamoBackend
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from ..compat import save_unpublished, train_dataloader_by
 from ..data.views import PADDING_ID
 from ..errors import UserError
 from ..losses import ContrastiveLoss
@@ -190,13 +191,9 @@ class FocalCSETrainer(KeepingTrainer):
         if not self.pads:
             return super().get_train_dataloader()
         whole = self.args.train_batch_size * self.args.world_size
-        return self._get_dataloader(
-            Padded(self.train_dataset, getattr(self.collate_views, "blank", {"text": ""})),
-            "Training",
-            self._train_batch_size,
-            lambda _: PaddedSampler(self.train_dataset, whole, self.args.data_seed or self.args.seed),
-            is_training=True,
-        )
+        padded = Padded(self.train_dataset, getattr(self.collate_views, "blank", {"text": ""}))
+        sampler = PaddedSampler(self.train_dataset, whole, self.args.data_seed or self.args.seed)
+        return train_dataloader_by(self, padded, lambda _: sampler)
 
     def _logs_next(self) -> bool:
         step = self.state.global_step + 1
@@ -340,7 +337,7 @@ class FocalCSETrainer(KeepingTrainer):
         if not blocking:
             raise UserError("push_to_hub(blocking=False) is not offered: the export is checked first; leave it out")
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        self.save_model(_internal_call=True)
+        save_unpublished(self)
         if not self.is_world_process_zero():
             return None
         (Path(str(self.args.output_dir)) / "training_args.bin").unlink(missing_ok=True)
