@@ -29,7 +29,8 @@ def make_pairs(
 ) -> Pairs:
     """View 1 (B, D) as anchors, view 2 of all ranks (N, D) as candidates, of embeddings (B, V, D).
 
-    Further views are hard negatives: candidates that are no anchor's positive. B may differ from rank to rank, down to 0.
+    Further views are hard negatives: candidates that are no anchor's positive. B may differ from rank to rank, down
+    to 0.
     text_ids: (B,) int64, equal where the texts are equal; such candidates are excluded from an anchor's negatives.
     reference: (B, D'), vectors of a frozen model -> `Pairs.reference`. negatives: of all ranks or of this one.
     seed: -> `Pairs.seed`; give the same on all ranks.

@@ -33,8 +33,8 @@ class Alarms(list[str]):
         """
         if not math.isfinite(logs["loss"]):
             raise UserError(
-                f"the loss is {logs['loss']} at step {step}; lower --learning_rate, raise --temperature, or use --bf16 "
-                "in place of --fp16"
+                f"the loss is {logs['loss']} at step {step}; lower --learning_rate, raise --temperature, or use "
+                "--bf16 in place of --fp16"
             )
         collapsed = logs.get("negative_cosine_mean", 0.0) > COLLAPSED_COSINE
         if collapsed and self._collapsed_before:

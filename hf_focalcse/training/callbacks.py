@@ -31,8 +31,8 @@ COST_LIMIT = 0.05  # of the run, that scoring should take at most
 
 
 class StartOfTraining(TrainerCallback):
-    """Checks the engine's wrapper, which exists from now on; gives each rank dropout masks of its own; tidies up; tells
-    the objective when a step is over."""
+    """Checks the engine's wrapper, which exists from now on, gives each rank dropout masks of its own, restores the
+    objective, and tells it when a step is over."""
 
     def __init__(self, trainer: Any):
         self.trainer = trainer

@@ -1,4 +1,4 @@
-"""Epochs whose last batch is kept on several ranks: it is filled up with padding, so that all ranks run whole batches."""
+"""Epochs whose last batch is kept on several ranks: padding fills it up, so that all ranks run whole batches."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ TEXTS = [{"text": f"{a} {b}"} for a in SENTENCES for b in ("", "today", "the dog
 
 class QueueWithNetwork(Objective):
     """Past candidates as further negatives, a network with batch norm beside the encoder, noise of an own generator,
-    and a momentum twin of the encoder's last layer."""
+    and a momentum mean of the newest candidates."""
 
     def __init__(self, size=16, length=12):
         super().__init__()
@@ -46,8 +46,7 @@ class QueueWithNetwork(Objective):
 
     def after_step(self, model):
         self.queue.copy_(torch.cat([self.newest, self.queue])[: len(self.queue)])
-        self.twin.lerp_(self.network[0].bias.detach() if not hasattr(self.network[0].bias, "full_tensor") else self.twin,
-                        0.1)  # fmt: skip
+        self.twin.lerp_(self.newest.mean(0), 0.1)
 
     def kept(self):
         return super().kept() | {"draws": self.draws.get_state()}
