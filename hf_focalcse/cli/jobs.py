@@ -7,9 +7,7 @@ import shlex
 import sys
 import time
 from dataclasses import MISSING, asdict, fields, replace
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from transformers.utils import logging
@@ -21,6 +19,7 @@ from ..encoder.augment import build_augmentations
 from ..encoder.modeling import HEAD_FILE, load_model, require_projection
 from ..errors import UserError
 from ..evaluation import PairSet, Results, evaluate_rerank, evaluate_sts, load_rerank, load_tasks, read_pairs
+from ..evaluation.identity import as_encoder
 from ..evaluation.summary import summarise
 from ..evaluation.table import choose_systems, make_table, read_system
 from ..evaluation.whitening import Remembering, WhitenedEncoder, Whitening
@@ -461,22 +460,6 @@ def describe_end(record: RunRecord, folder: Path) -> str:
 
 
 # ---- evaluation
-
-
-def as_encoder(
-    model: Any, batch_size: int, name: str, weights: str | None, max_length: int | None = None, bf16: bool = False
-) -> tuple[Any, dict[str, Any]]:
-    """(what evaluation encodes with, what results.json says of it); its precision only where it is not float32."""
-    limit = min(max_length or model.max_length(), model.max_length())
-    identity = {
-        "name_or_path": name,
-        "pooler": model.pooler_name,
-        "projection": model.projection_use,
-        "max_length": limit,
-        "weights_sha256": weights,
-    } | ({"precision": "bfloat16"} if bf16 else {})
-    encode = partial(model.encode, batch_size=batch_size, max_length=limit, bf16=bf16)
-    return SimpleNamespace(encode=encode), identity
 
 
 def evaluate(args: EvalArguments) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from ..errors import UserError
 from ..runs.scores import RESULTS_FILE, SICK_SPLITS, Results, ScoreKey, headline, set_of
 from ..runs.tables import Table
+from .identity import describe
 
 
 def make_table(systems: Sequence[tuple[str, Results]], sick: str | None = None) -> Table:
@@ -91,18 +92,3 @@ def read_system(argument: str) -> tuple[str, Results]:
         name, file = "", Path(argument)
     results = Results.read(file / RESULTS_FILE if file.is_dir() else file)
     return name or describe(results, file), results
-
-
-def as_embedded(pooler: str | None, projection: str | None) -> tuple[str | None, str | None]:
-    """One name for one pooling: a projection that only training uses is not there when sentences are encoded."""
-    return ("cls_before_pooler", "none") if (pooler, projection) == ("cls", "training") else (pooler, projection)
-
-
-def describe(results: Results, file: Path) -> str:
-    """What a row is called: the model, its pooler and what was done to its vectors."""
-    model = results.metadata["model"]
-    start = Path(str(model.get("name_or_path", file.parent.name)).rstrip("/")).name
-    pooler, _ = as_embedded(model.get("pooler"), model.get("projection"))
-    whitened = model.get("whitening") and f"whitened on {model['whitening']}"
-    parts = [part for part in (pooler, whitened, model.get("precision")) if part]  # precision: where not float32
-    return f"{start} ({', '.join(parts)})" if parts else start

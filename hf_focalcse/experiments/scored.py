@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..evaluation import Results
-from ..evaluation.table import as_embedded, describe
+from ..evaluation.identity import as_embedded, describe
 from ..runs.record import RunRecord, without_paths
 from .study import SPEARMAN, ScoredEncoder
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..encoder.modeling import HEAD_FILE, load_model
 from ..evaluation import evaluate_sts
-from ..evaluation.encoders import as_encoder
+from ..evaluation.identity import as_encoder
 from ..publishing.card import write_card
 from ..publishing.export import export_model
 from ..publishing.hub import Target, push
