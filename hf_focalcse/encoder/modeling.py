@@ -58,6 +58,7 @@ from ..compat import (
     draw_generic_weights,
     find_file,
     is_rerun_in_backward,
+    keep_out_of_files,
     plain_forward,
     set_attention,
 )
@@ -217,8 +218,7 @@ class FocalCLMixin(_Base):
         They lie under ``objective`` while a run trains, and in no file that `save_pretrained` writes.
         """
         self.objective = objective
-        own = [f"objective.{name}" for name in objective.state_dict()]
-        self._keys_to_ignore_on_save = [*(self._keys_to_ignore_on_save or []), *own]
+        keep_out_of_files(self, [f"objective.{name}" for name in objective.state_dict()])
 
     @torch.compiler.disable(recursive=False)
     def embed_views(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:

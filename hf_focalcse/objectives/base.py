@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from ..data.views import Views
-from ..losses.base import ContrastiveLoss, Pairs
-from .reference import Stopwatch
+from ..losses.base import Pairs
+from .reference import FrozenReference, Stopwatch
 
 Batch = Mapping[str, Any]
 
@@ -36,11 +36,15 @@ class Objective(nn.Module):
     """
 
     side_time: Stopwatch | None = None  # of work beside the trained model, which the log and the card give the cost of
+    reference: FrozenReference | None = (
+        None  # a frozen encoder beside the trained one, which is no part of this module
+    )
+    mask_duplicates: bool = False  # whether equal texts in a batch are no negatives of each other
     negatives: str = "global"  # whose candidates an anchor meets: of all processes, or "local"
 
     def __init__(self) -> None:
         super().__init__()
-        self.criterion: ContrastiveLoss | None = None  # the loss over pairs, where there is one
+        self.criterion: Any = None  # the `ContrastiveLoss` over pairs, where there is one
 
     def forward(self, model: Any, batch: Batch) -> tuple[Tensor, Pairs | None]:
         """`loss`. A call of the module, so that engines gather the parameters that lie directly in it."""

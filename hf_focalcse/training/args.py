@@ -1,4 +1,7 @@
-"""`FocalCSETrainingArguments`, and what is decided of them when a trainer is made."""
+"""`FocalCSETrainingArguments`, the arguments of transformers with our defaults, and what a trainer decides of them.
+
+How each is treated says ``options/foreign.py``; an option of our own is a field of ``options/training.py``.
+"""
 
 from __future__ import annotations
 

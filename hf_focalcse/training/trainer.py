@@ -84,6 +84,7 @@ class FocalCSETrainer(KeepingTrainer):
         self.alarms = Alarms()
         self.scorer = Scorer(self, self.dev)
         self.record: RunRecord | None = None  # where a command line started the run; else made from what is here
+        self.asked: dict[str, Any] = {}  # a command line puts the options here that a resumed run must share
         self.step_time = Stopwatch()
         self._micro = (-1, 0)  # global step, batches seen in it
         self._observed: dict[str, float] = {}
@@ -247,7 +248,7 @@ class FocalCSETrainer(KeepingTrainer):
         """What must be equal for a resumed run to equal the uninterrupted one."""
         args = self.args
         report = getattr(self.train_dataset, "report", None)
-        return {
+        return self.asked | {
             "world_size": args.world_size,
             "engine": engine_of(self.accelerator),
             "per_device_train_batch_size": args.per_device_train_batch_size,

@@ -14,12 +14,12 @@ import psutil
 import pytest
 from tiny import SENTENCES, save_tiny
 
+from hf_focalcse.cli.sweep import parse as parse_sweep
 from hf_focalcse.errors import UserError
 from hf_focalcse.evaluation import STS_TASKS, Results
 from hf_focalcse.experiments import processes, states
 from hf_focalcse.experiments import sweep as sweeping
 from hf_focalcse.experiments.grid import grid_names, read_grid
-from hf_focalcse.parsing.arguments import parse_sweep
 from hf_focalcse.runs.record import RunRecord
 
 ROOT = Path(__file__).resolve().parents[2]
