@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..encoder.modeling import HEAD_FILE, load_model
+from ..encoder.head import HEAD_FILE
+from ..encoder.loading import load_model
 from ..evaluation import evaluate_sts
 from ..evaluation.identity import as_encoder
 from ..publishing.card import write_card
@@ -88,6 +89,7 @@ def finish_run(trainer: Any, folder: Path, say: Any = None) -> RunRecord:
     record.save(folder)
     draw_plots(folder)
     write_card(folder)
+    trainer.record, trainer.finished = record, True
     return record
 
 

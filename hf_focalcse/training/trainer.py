@@ -83,7 +83,8 @@ class FocalCSETrainer(KeepingTrainer):
         self.dev = list(dev or [])
         self.alarms = Alarms()
         self.scorer = Scorer(self, self.dev)
-        self.record: RunRecord | None = None  # where a command line started the run; else made from what is here
+        self.record: RunRecord | None = None  # where a command line started the run; else made when it is finished
+        self.finished = False  # whether the record is that of a run that has ended
         self.asked: dict[str, Any] = {}  # a command line puts the options here that a resumed run must share
         self.step_time = Stopwatch()
         self._micro = (-1, 0)  # global step, batches seen in it
@@ -236,6 +237,8 @@ class FocalCSETrainer(KeepingTrainer):
         """
         asked = "last" if resume_from_checkpoint is True else resume_from_checkpoint
         path = self.choose_checkpoint(str(asked)) if asked else None
+        if self.finished:  # trained further: another run
+            self.record, self.finished = None, False
         with self.stop_signals:
             return super().train(resume_from_checkpoint=path, **kwargs)
 
