@@ -16,9 +16,10 @@ from typing import Any, Protocol
 import numpy as np
 from tqdm.auto import tqdm
 
+from ..data.graded_pairs import PairSet
 from ..errors import UserError
 from .metrics import alignment, cosine, uniformity
-from .tasks import STS_TASKS, PairSet
+from .tasks import STS_TASKS
 
 FORMAT = 1
 PROTOCOL = "sts-1: cosine, Spearman x 100, no regressor; all: the pairs concatenated; mean, wmean: of the subsets"
