@@ -93,19 +93,23 @@ def _under_header(source: Input, rows: Iterable[tuple[int, list[str]]], choose: 
 
 
 def _jsonl(source: Input, file: MappedFile, choose: Choose) -> Rows:
+    columns: list[str] | None = None
+    wanted: Sequence[str] = ()
     for number, line in enumerate(source.lines(file), start=1):
         if not line.strip():
             yield number, {}
             continue
-        where = source.at(number)
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise UserError(f"{where}: not JSON ({on_one_line(error)}); give one object a line") from error
+            raise UserError(f"{source.at(number)}: not JSON ({on_one_line(error)}); give one object a line") from error
         if not isinstance(row, dict):
-            raise UserError(f"{where}: a JSON {type(row).__name__}, not an object; give one object a line")
-        cells = {name: row[name] for name in choose(list(row), where)}
-        yield number, {name: source.mend(v, number) if isinstance(v, str) else v for name, v in cells.items()}
+            raise UserError(f"{source.at(number)}: a JSON {type(row).__name__}, not an object; give one object a line")
+        if list(row) != columns:
+            columns = list(row)
+            wanted = choose(columns, source.at(number))
+        cells = ((name, row[name]) for name in wanted)
+        yield number, {name: source.mend(cell, number) if isinstance(cell, str) else cell for name, cell in cells}
 
 
 def _parquet(source: Input, file: MappedFile, choose: Choose) -> Rows:
@@ -145,7 +149,10 @@ def _cells(source: Input, column: pyarrow.Array, before: int) -> list[Any]:
     if not (types.is_string(kind) or types.is_large_string(kind)):
         return list(column.to_pylist())
     raw = column.cast(kind).cast(large_binary()).to_pylist()  # Arrow does not check that a string is UTF-8
-    return [cell if cell is None else source.decode(cell, number) for number, cell in enumerate(raw, before + 1)]
+    try:
+        return [cell if cell is None else cell.decode() for cell in raw]
+    except UnicodeDecodeError:  # one by one, to say which
+        return [cell if cell is None else source.decode(cell, number) for number, cell in enumerate(raw, before + 1)]
 
 
 READERS: dict[str, Callable[[Input, MappedFile, Choose], Rows]] = {

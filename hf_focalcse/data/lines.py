@@ -101,7 +101,7 @@ class Source:
         lengths = array("q")
         with temporary_file() as file:
             for number, row in rows:
-                text = row.get(str(self.column))
+                text = row.get(self.column or "")
                 if not isinstance(text, str | None):
                     raise UserError(
                         f"{self.input.at(number)}: {self.column!r} must be a string or null, not "

@@ -10,7 +10,6 @@ import ctypes
 import json
 import re
 import sys
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -51,11 +50,17 @@ from transformers import (
     XLMRobertaModel,
     XLMRobertaPreTrainedModel,
 )
-from transformers.models.auto.auto_factory import _BaseAutoModelClass, _LazyAutoMapping
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
+from ..compat import (
+    attention_name,
+    auto_class_parts,
+    draw_generic_weights,
+    find_file,
+    is_rerun_in_backward,
+    plain_forward,
+    set_attention,
+)
 from ..data.views import pad, token_ids
 from ..errors import UserError
 from .augment import Augmentation, Drawn, Dropout, draw_views
@@ -127,8 +132,8 @@ class FocalCLMixin(_Base):
         if not self.encoder_has_pooler:
             self.mlp = Projection(config.hidden_size)
         use_fast_dropout(self)
-        if config.model_type in PACKABLE and config._attn_implementation == "sdpa":
-            config._attn_implementation = ATTENTION  # sdpa, but for sentences that are packed
+        if config.model_type in PACKABLE and attention_name(config) == "sdpa":
+            set_attention(config, ATTENTION)  # sdpa, but for sentences that are packed
         record = getattr(config, "focal_cl", None) or {}
         self.pooling_is_said = bool(record)
         self.chunk_size: int | None = None
@@ -235,7 +240,7 @@ class FocalCLMixin(_Base):
     def packs(self) -> bool:
         """Whether sentences go through the encoder one after the other, unpadded, in training: on CPUs, where the
         encoder's family takes them so and its attention is the default one."""
-        usual = self.packing and not self.compiling and self.config._attn_implementation == ATTENTION
+        usual = self.packing and not self.compiling and attention_name(self.config) == ATTENTION
         both_ways = not getattr(self.config, "is_decoder", False)
         return usual and both_ways and self.device.type == "cpu"
 
@@ -246,7 +251,7 @@ class FocalCLMixin(_Base):
 
     def describe_step(self) -> str:
         """How the encoder goes through a batch in training, for the log."""
-        name, how = self.config._attn_implementation, "padded, in groups of similar length"
+        name, how = attention_name(self.config), "padded, in groups of similar length"
         if self.packs:
             name, how = "within each", "packed without padding"
         kernel = "sdpa" if name == ATTENTION else name
@@ -298,7 +303,7 @@ class FocalCLMixin(_Base):
         layers = getattr(getattr(self.encoder, "encoder", None), "layer", None)
         if layers is None or self.compiling or self.recomputing:
             return None
-        if getattr(layers[-1], "gradient_checkpointing", False) or hasattr(layers[-1], "_checkpoint_wrapped_module"):
+        if getattr(layers[-1], "gradient_checkpointing", False) or is_rerun_in_backward(layers[-1]):
             return None
         return getattr(getattr(layers[-1], "attention", None), "output", None)
 
@@ -332,21 +337,11 @@ class FocalCLMixin(_Base):
 
     # ---- text -> vectors
 
-    @contextmanager
-    def _unwrapped(self) -> Iterator[None]:
-        """Within it, forward is not under the autocast that accelerate puts around it for training."""
-        wrapped = self.__dict__.pop("forward", None) if "_original_forward" in self.__dict__ else None
-        try:
-            yield
-        finally:
-            if wrapped is not None:
-                self.__dict__["forward"] = wrapped
-
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer saved beside the weights, unless another was set."""
         if self._tokenizer is None:
-            self._tokenizer = load_tokenizer(self.config._name_or_path)
+            self._tokenizer = load_tokenizer(self.config.name_or_path or "")
         return self._tokenizer
 
     @tokenizer.setter
@@ -386,7 +381,7 @@ class FocalCLMixin(_Base):
         result = np.empty((len(texts), self.config.hidden_size), dtype=np.float32)
         precision = torch.autocast(self.device.type, torch.bfloat16) if bf16 else nullcontext()
         with (
-            self._unwrapped(),
+            plain_forward(self),  # scores are of float32, whatever training runs in
             precision,
             tqdm(total=len(texts), desc="encoding", disable=not show_progress, leave=False) as bar,
         ):
@@ -424,7 +419,7 @@ class FocalCLMixin(_Base):
         """Read the side file of the projection from a folder or a Hub repository; false where there is none."""
         if self.encoder_has_pooler:
             return False
-        path = _find(str(folder), HEAD_FILE, **hub)
+        path = find_file(str(folder), HEAD_FILE, **hub)
         if path is None:
             return False
         self.mlp.load_state_dict({k.removeprefix("mlp."): v for k, v in load_file(path).items()})
@@ -485,15 +480,18 @@ class ModernBertForFocalCL(SideHead, ModernBertPreTrainedModel):
 
     def _init_weights(self, module: nn.Module) -> None:
         if module is self.mlp.dense:  # older ModernBERTs draw their own modules only and leave it uninitialised memory
-            PreTrainedModel._init_weights(self, module)
+            draw_generic_weights(self, module)
         else:
             super()._init_weights(module)
 
 
-class AutoModelForFocalCL(_BaseAutoModelClass):
+_AUTO, _MAPPING = auto_class_parts()
+
+
+class AutoModelForFocalCL(_AUTO):  # type: ignore[valid-type, misc]
     """Picks the class by the checkpoint's config: ``AutoModelForFocalCL.from_pretrained("bert-base-uncased")``."""
 
-    _model_mapping: Any = _LazyAutoMapping(CONFIG_MAPPING_NAMES, OrderedDict())
+    _model_mapping: Any = _MAPPING
 
 
 MODELS: dict[Any, type[FocalCLMixin]] = {
@@ -516,7 +514,7 @@ def load_tokenizer(name_or_path: str, **hub: Any) -> PreTrainedTokenizerBase:
         UserError: there is none, or it has no padding token.
     """
     # Without a vocabulary transformers makes an empty tokenizer, which reads every word as unknown.
-    if not any(_find(name_or_path, file, **hub) for file in VOCABULARY_FILES):
+    if not any(find_file(name_or_path, file, **hub) for file in VOCABULARY_FILES):
         raise UserError(
             f"there is no tokenizer in {name_or_path!r}: none of {', '.join(VOCABULARY_FILES)}; copy it from the "
             "encoder that the checkpoint was trained from"
@@ -698,7 +696,7 @@ def read_sentence_transformers_pooling(name_or_path: str, **hub: Any) -> dict[st
     """
 
     def read(name: str) -> Any:
-        path = _find(name_or_path, name, **hub)
+        path = find_file(name_or_path, name, **hub)
         try:
             return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
         except ValueError as error:
@@ -727,11 +725,6 @@ def read_sentence_transformers_pooling(name_or_path: str, **hub: Any) -> dict[st
     if len(chosen) != 1 or chosen[0] not in modes:
         raise UserError(f"{name_or_path!r} pools as {chosen or 'unknown'}; choose with --pooler: {', '.join(POOLERS)}")
     return {"pooler": modes[chosen[0]], "projection": "none"}
-
-
-def _find(name_or_path: str, file: str, **hub: Any) -> str | None:
-    """The local path of a file in a folder or a Hub repository; None where it is not there."""
-    return cached_file(name_or_path, file, _raise_exceptions_for_missing_entries=False, **hub)
 
 
 def _first_line(error: BaseException) -> str:

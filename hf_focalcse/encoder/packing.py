@@ -15,6 +15,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from ..compat import softmax_backward
+
 ATTENTION = "focalcse"  # as attn_implementation: `attend`
 LEVELS = 1 << 16  # values of the random numbers that dropout compares with its rate
 
@@ -145,7 +147,7 @@ class _Attend(torch.autograd.Function):
             of_weights = torch.bmm(gradient, v.transpose(1, 2))
             if keep is not None:
                 of_weights.mul_(keep).mul_(factor)
-            of_scores = torch._softmax_backward_data(of_weights, weights, -1, weights.dtype).mul_(ctx.scale)
+            of_scores = softmax_backward(of_weights, weights).mul_(ctx.scale)
             found = torch.bmm(of_scores, k), torch.bmm(of_scores.transpose(1, 2), q), of_value
             for result, part in zip(results, found, strict=True):
                 _put(result, run, part)

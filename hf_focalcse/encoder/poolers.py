@@ -97,3 +97,10 @@ def resolve_pooler(name: str) -> str:
         allowed = [*POOLERS, *ALIASES]
         raise UserError(f"there is no pooler {name!r}{suggest(name, allowed)}; allowed: {', '.join(allowed)}")
     return name
+
+
+def explicit_projection(name: str) -> str:
+    """Whether a pooler that is given for evaluation goes through the projection: "always" for ``cls``, as in the
+    public evaluation scripts, "none" for every other row."""
+    row = POOLERS.get(ALIASES.get(name, name))
+    return "always" if row is not None and row.projection else "none"

@@ -3,39 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UserError
-from .evaluate import SICK_SPLITS, Results
-from .tasks import STS_TASKS
-
-
-@dataclass(frozen=True)
-class Table:
-    """Header and rows of cells (the first names the system), and notes on what does not compare."""
-
-    header: list[str]
-    rows: list[list[str]]
-    notes: list[str]
-
-    def plain(self) -> str:
-        """For the terminal."""
-        lines = [self.header, *self.rows]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(self.header))]
-        text = ["  ".join([line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))])
-                for line in lines]  # fmt: skip
-        return "\n".join([text[0], "-" * len(text[0]), *text[1:], *(f"\n{note}" for note in self.notes)])
-
-    def markdown(self) -> str:
-        """For a README."""
-
-        def line(cells: list[str]) -> str:
-            return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-        rule = line([":--", *(["--:"] * (len(self.header) - 1))])
-        text = "\n".join([line(self.header), rule, *map(line, self.rows)])
-        return text + "".join(f"\n\n{note}" for note in self.notes)
+from ..runs.scores import RESULTS_FILE, SICK_SPLITS, Results, ScoreKey, headline, set_of
+from ..runs.tables import Table
+from .identity import describe
 
 
 def make_table(systems: Sequence[tuple[str, Results]], sick: str | None = None) -> Table:
@@ -47,21 +20,18 @@ def make_table(systems: Sequence[tuple[str, Results]], sick: str | None = None) 
     """
     scores = [results.scores for _, results in systems]
     if sick is None:
-        sick = "senteval" if any(f"SICK-R/senteval-test{ALL}" in row for row in scores) else "mteb"
+        sick = "senteval" if any(headline(SICK_SPLITS["senteval"].set) in row for row in scores) else "mteb"
     elif sick not in SICK_SPLITS:
         raise UserError(f"--sick is {sick!r}; it must be one of {', '.join(SICK_SPLITS)}")
-    label = SICK_SPLITS[sick]
-    columns = {f"{name}/{f'{sick}-' if name == 'SICK-R' else ''}test": task.title for name, task in STS_TASKS.items()}
-    columns["SICK-R/" + f"{sick}-test"] = f"SICK-R {label}"
-    columns[f"average/{sick}-sickr"] = "Avg"
-    seven = {key: title for key, title in columns.items() if any(key + ALL in row for row in scores)}
-    if seven:
-        seven = columns
-    other = dict.fromkeys(key.removesuffix(ALL) for row in scores for key in row if key.endswith(ALL))
-    hidden = {*columns, *(f"SICK-R/{s}-test" for s in SICK_SPLITS), *(f"average/{s}-sickr" for s in SICK_SPLITS)}
-    shown = {key + ALL: title for key, title in (seven | {key: key for key in other if key not in hidden}).items()}
-    ranked = dict.fromkeys(key for row in scores for key in row if key.rpartition("/")[2].startswith("map_"))
-    shown |= {key: " ".join(key.rsplit("/", 1)) for key in ranked}
+    split = SICK_SPLITS[sick]
+    columns = split.test_sets() | {split.set: f"SICK-R {split.label}", split.average: "Avg"}
+    seven = {headline(key): title for key, title in columns.items()}
+    if not any(key in row for row in scores for key in seven):
+        seven = {}
+    held = [ScoreKey.parse(key) for row in scores for key in row]
+    other = {str(key): key.set for key in held if key.is_headline and key.set not in columns and not key.sick}
+    ranked = {str(key): f"{key.set} {key.metric}" for key in held if key.is_ranking}
+    shown = seven | other | ranked
     if not shown:
         raise UserError("no result holds a Spearman over all pairs of a set or a MAP; evaluate again with run_eval.py")
     rows = [[name, *(_cell(row.get(key)) for key in shown)]
@@ -71,18 +41,15 @@ def make_table(systems: Sequence[tuple[str, Results]], sick: str | None = None) 
     ] if len(shown) > len(ranked) else []  # fmt: skip
     if ranked:
         notes.append("map: mean average precision x 100 of reranking, by the rules that the column names.")
-    theirs = next(split for split in SICK_SPLITS if split != sick)
+    theirs = next(of for of in SICK_SPLITS.values() if of != split)
     without = [
         name
         for (name, _), row in zip(systems, scores, strict=True)
-        if f"SICK-R/{theirs}-test{ALL}" in row and f"SICK-R/{sick}-test{ALL}" not in row
+        if headline(theirs.set) in row and headline(split.set) not in row
     ]
     if without:
-        notes.append(f"SICK-R: {', '.join(without)} has only {SICK_SPLITS[theirs]}, which does not compare.")
+        notes.append(f"SICK-R: {', '.join(without)} has only {theirs.label}, which does not compare.")
     return Table(["System", *shown.values()], rows, notes + _differences(systems, shown))
-
-
-ALL = "/all/spearman"
 
 
 def _cell(score: float | None) -> str:
@@ -95,7 +62,7 @@ def _differences(systems: Sequence[tuple[str, Results]], shown: dict[str, str]) 
     for key, title in shown.items():
         found: dict[str, list[str]] = {}
         for name, results in systems:
-            data = results.metadata["data"].get(key.removesuffix(ALL).partition("/map_")[0])
+            data = results.metadata["data"].get(set_of(key))
             if data is not None:
                 found.setdefault(data["sha256"], []).append(f"{name} ({data['pairs']:,} pairs, text {data['text']})")
         if len(found) > 1:
@@ -112,7 +79,7 @@ def choose_systems(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
     One alone, or where none is left, is a mistake that `read_system` names.
     """
-    bare = [text for text in arguments if Path(text).is_dir() and not (Path(text) / "results.json").exists()]
+    bare = [text for text in arguments if Path(text).is_dir() and not (Path(text) / RESULTS_FILE).exists()]
     kept = [text for text in arguments if text not in bare]
     return (kept, bare) if kept else (list(arguments), [])
 
@@ -123,20 +90,5 @@ def read_system(argument: str) -> tuple[str, Results]:
     file = Path(path)
     if equals and Path(argument).exists():  # a path with = in it
         name, file = "", Path(argument)
-    results = Results.read(file / "results.json" if file.is_dir() else file)
+    results = Results.read(file / RESULTS_FILE if file.is_dir() else file)
     return name or describe(results, file), results
-
-
-def as_embedded(pooler: str | None, projection: str | None) -> tuple[str | None, str | None]:
-    """One name for one pooling: a projection that only training uses is not there when sentences are encoded."""
-    return ("cls_before_pooler", "none") if (pooler, projection) == ("cls", "training") else (pooler, projection)
-
-
-def describe(results: Results, file: Path) -> str:
-    """What a row is called: the model, its pooler and what was done to its vectors."""
-    model = results.metadata["model"]
-    start = Path(str(model.get("name_or_path", file.parent.name)).rstrip("/")).name
-    pooler, _ = as_embedded(model.get("pooler"), model.get("projection"))
-    whitened = model.get("whitening") and f"whitened on {model['whitening']}"
-    parts = [part for part in (pooler, whitened, model.get("precision")) if part]  # precision: where not float32
-    return f"{start} ({', '.join(parts)})" if parts else start

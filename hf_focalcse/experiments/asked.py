@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..parsing.arguments import Settings, loss_settings, parse, translate
-
-OURS = {  # flags that no grid may set -> why
-    "output_dir": "every run has a folder of its own below --runs",
-    "overwrite_output_dir": "finished runs are skipped; delete a folder to train it again",
-    "resume_from_checkpoint": "interrupted runs are resumed anyway",
-    "push_to_hub": "publish the run you choose afterwards, with focalcse push",
-}
-HARMLESS = {  # settings that change what is printed or kept, never what is learnt
-    *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "allow_resume_mismatch", "recipe"),
-    *("save_total_limit", "save_only_model", "disable_tqdm", "log_level", "log_level_replica", "log_on_each_node"),
-    *("logging_dir", "logging_steps", "logging_first_step", "logging_strategy", "report_to", "run_name"),
-    *("dataloader_num_workers", "per_device_eval_batch_size", "measure_steps", "project", "trackio_space_id"),
-}
+from ..options.tables import harmless, own_options, paths, set_by_sweep
+from ..parsing.legacy import translate
+from ..parsing.losses import loss_settings
+from ..parsing.settings import Settings, parse
 
 
 def settings_asked(settings: Settings) -> dict[str, Any]:
     """Every setting that can change what is learnt, with the loss's own defaults filled in; paths as they resolve."""
-    groups = (settings.model, settings.loss, settings.reference, settings.views, settings.data, settings.dev)
-    found = {k: v for group in (*groups, settings.distributed) for k, v in asdict(group).items()}
     own = {setting.name: setting.default for setting in loss_settings()[settings.loss.loss]}
-    found |= own | settings.loss_settings | settings.training.to_dict()
-    for name in ("train_file", "eval_file", "sts_dir"):
+    found = settings.own() | own | settings.loss_settings | settings.training.to_dict()
+    for name in paths() & own_options().keys():
         if found[name] is not None and Path(found[name]).exists():
             found[name] = str(Path(found[name]).resolve())
-    found = {key: value for key, value in found.items() if key not in HARMLESS and "token" not in key}
+    unimportant = harmless()
+    found = {key: value for key, value in found.items() if key not in unimportant and "token" not in key}
     return json.loads(json.dumps(found, default=str))
 
 
@@ -47,7 +35,7 @@ def differing(asked: dict[str, Any], command: list[str], kept: dict[str, Any] | 
         UserError: the command line cannot be read any more, and there is nothing that was kept.
     """
     before: dict[str, Any] = {}
-    named: set[str] = set()
+    named: frozenset[str] = frozenset()
     try:
         settings = parse(flags_of(command))
         before, named = settings_asked(settings), settings.explicit
@@ -73,4 +61,4 @@ def same_command(command: list[str], started: list[str]) -> bool:
     """Whether ``command`` is ``started`` with nothing more than what the sweep itself adds."""
     words, first = translate(flags_of(command), []), translate(flags_of(started), [])
     added = {word.partition("=")[0][2:] for word in words[len(first) :] if word.startswith("--")}
-    return words[: len(first)] == first and added <= OURS.keys()
+    return words[: len(first)] == first and added <= set_by_sweep().keys()

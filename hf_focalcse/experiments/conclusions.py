@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..evaluation.table import Table
+from ..runs.tables import Table
 from .statistics import PairTest, SeedTest
 
 ALPHA = 0.05

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..errors import UserError
-from ..evaluation.table import as_embedded
+from ..evaluation.identity import as_embedded
 from ..runs.record import RUN_FILE, last_part, without_paths
 from .names import tell_apart, with_folders_above
 from .scored import POOLING, read_other, read_run

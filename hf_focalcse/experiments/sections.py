@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ..evaluation.evaluate import SICK_SPLITS
+from ..runs.scores import SICK_SPLITS, headline
 from . import figures
 from .page import Finding, Part, Picture, Table, slug
 from .study import DEV, SPEARMAN, Group, Series, Study, Summary
 
-AVERAGES = tuple(f"average/{split}-sickr{SPEARMAN}" for split in reversed(SICK_SPLITS))
+AVERAGES = tuple(headline(SICK_SPLITS[whose].average) for whose in ("senteval", "mteb"))
 FEW_SHOT = "sentences"
 SAMPLES = {  # what training measures between evaluations, see measuring.py
     "measured_pairs": "a fixed sample of the dev pairs",
@@ -69,7 +69,8 @@ def scores(study: Study) -> Iterator[Part]:
     rows = [[name, "-", *(_plain(of.get(key)) for key in columns)] for name, of in alone.items()]
     rows += [[g.name, str(len(g.runs)), *(_cell(g.summary(key), len(g.runs)) for key in columns)]
              for groups in study.starts().values() for g in groups]  # fmt: skip
-    splits = f"SICK-R and Avg name whose split was scored: {', '.join(f'{of} pairs' for of in SICK_SPLITS.values())}. "
+    labels = ", ".join(f"{of.label} pairs" for of in SICK_SPLITS.values())
+    splits = f"SICK-R and Avg name whose split was scored: {labels}. "
     sick = splits if any(key.startswith("SICK-R") for key in columns) else ""
     about = "Avg is the mean of the seven test sets, each rounded to two decimals first" if headline in AVERAGES else (
         "No average: not all seven test sets were scored")  # fmt: skip

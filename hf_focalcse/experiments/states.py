@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..evaluation import Results
-from ..parsing.arguments import parse_eval
+from ..parsing.evaluation import parse_eval
 from ..runs.record import RUN_FILE, RunRecord
 from ..training.checkpoints import find_checkpoint, list_checkpoints
 from .asked import differing, same_command

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from ..evaluation.evaluate import SICK_SPLITS
 from ..evaluation.tasks import STS_TASKS
+from ..runs.scores import SICK_SPLITS
 
 SPEARMAN = "/all/spearman"
 DEV = "STSBenchmark/dev" + SPEARMAN
@@ -116,9 +116,9 @@ class Study:
 
     def keys(self) -> dict[str, str]:
         """Score key -> title of each set that any run or other encoder was scored on, in the order of papers."""
-        sick = {f"SICK-R/{of}-test": f"SICK-R ({label.split()[0]})" for of, label in SICK_SPLITS.items()}
+        sick = {of.set: f"SICK-R ({of.owner})" for of in SICK_SPLITS.values()}
         titles = {f"{name}/test": task.title for name, task in STS_TASKS.items() if name != "SICK-R"} | sick
-        titles |= {f"average/{of}-sickr": f"Avg ({label.split()[0]})" for of, label in SICK_SPLITS.items()}
+        titles |= {of.average: f"Avg ({of.owner})" for of in SICK_SPLITS.values()}
         titles["STSBenchmark/dev"] = "STS-B dev"
         held = dict.fromkeys(k.removesuffix(SPEARMAN) for run in [*self.runs, *self.others.values()]
                              for k in run.scores if k.endswith(SPEARMAN))  # fmt: skip

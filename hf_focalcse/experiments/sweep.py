@@ -20,7 +20,7 @@ from typing import Any
 
 from ..errors import Stopped, UserError
 from ..evaluation import Results
-from ..parsing.arguments import SweepArguments
+from ..options.experiments import SweepOptions
 from ..runs.record import RUN_FILE, RunRecord, write_json
 from ..training.checkpoints import list_checkpoints, remove
 from .asked import differing
@@ -50,7 +50,7 @@ HEADLINES = {
 }
 
 
-def sweep(args: SweepArguments) -> None:
+def sweep(args: SweepOptions) -> None:
     """Train and judge every run of the grid that is not finished.
 
     Raises:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import statistics
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_res
 
 from ..encoder.poolers import POOLERS
 from ..evaluation import STS_TASKS, Results
+from ..runs.atomic import write_text
 from ..runs.record import RunRecord
 
 TEMPLATE = Path(__file__).with_name("card.md")
@@ -53,13 +53,7 @@ def write_card(folder: str | Path) -> Path:
         UserError: the folder has no run.json.
     """
     folder = Path(folder)
-    path, part = folder / "README.md", folder / f".README.md.{os.getpid()}"
-    try:
-        part.write_text(render(folder), encoding="utf-8")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-    return path
+    return write_text(folder / "README.md", render(folder))
 
 
 def render(folder: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import re
@@ -18,15 +17,26 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..options.tables import paths
+from .atomic import write_json
 
 FORMAT = 1
 RUN_FILE = "run.json"
 YOUNGER = ("publication", "step_memory", "dev_sets")  # fields that came after the format
-PATH_SETTINGS = ("train_file", "eval_file", "sts_dir", "output_dir", "recipe", "resume_from_checkpoint", "deepspeed")
 # A path that can be told from other text: from the root, the home folder, a drive, or relative with dots.
 PATH = re.compile(r"""(?<![\w.:/~\\)\]-])(?:[A-Za-z]:|~\w*|\.{1,2})?(?:[/\\][^\s/\\'"`,;:()\[\]]+)+[/\\]?""")
 SECRET = re.compile(r"\bhf_[A-Za-z0-9]{6,}")
-LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "numpy", "scipy")
+LIBRARIES = (
+    "hf_focalcse",
+    "torch",
+    "transformers",
+    "accelerate",
+    "datasets",
+    "tokenizers",
+    "safetensors",
+    "numpy",
+    "scipy",
+)
 
 
 @dataclass
@@ -69,10 +79,11 @@ class RunRecord:
 
     def publishable(self) -> RunRecord:
         """As it may be published: paths of this machine cut to their last part, no text of the training data."""
-        local = {value for key, value in self.settings.items() if key in PATH_SETTINGS and isinstance(value, str)}
+        places = paths()
+        local = {value for key, value in self.settings.items() if key in places and isinstance(value, str)}
         for part, following in zip(self.command, [*self.command[1:], ""], strict=False):
             flag, equals, value = part.partition("=")
-            if flag.startswith("--") and flag[2:].replace("-", "_") in PATH_SETTINGS:
+            if flag.startswith("--") and flag[2:].replace("-", "_") in places:
                 local.add(value if equals else following)
         if self.model.get("base_model") != self.model.get("name_or_path"):
             local.add(self.model.get("name_or_path") or "")
@@ -118,45 +129,6 @@ def last_part(path: str) -> str:
     return re.split(r"[/\\]", path.rstrip("/\\"))[-1]
 
 
-def write_json(path: Path, content: Any) -> Path:
-    """Write ``content`` as readable JSON through a neighbouring file, so that ``path`` is never half written.
-
-    A float that is no number becomes null: JSON has none.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    text = json.dumps(_finite(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    try:
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-    return path
-
-
-def require_writable(path: str | Path | None, flag: str) -> None:
-    """See, before the work, that a file can be written at ``path``; None is none.
-
-    Raises:
-        UserError: its folder is not there or takes no file, or something that is no file has its place.
-    """
-    if path is None:
-        return
-    path = Path(path)
-    there = path.exists()
-    fitting = path.is_file() if there else path.parent.is_dir()
-    if not fitting or not os.access(path if there else path.parent, os.W_OK):
-        raise UserError(f"{flag} {path}: no file can be written there; give a file in a folder that takes files")
-
-
-def _finite(content: Any) -> Any:
-    if isinstance(content, dict):
-        return {key: _finite(value) for key, value in content.items()}
-    if isinstance(content, (list, tuple)):
-        return [_finite(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
-
-
 def file_sha256(path: str | Path) -> str:
     digest = sha256()
     with open(path, "rb") as file:
@@ -165,12 +137,13 @@ def file_sha256(path: str | Path) -> str:
     return digest.hexdigest()
 
 
-def library_versions() -> dict[str, str]:
+def library_versions(names: Iterable[str] = LIBRARIES) -> dict[str, str]:
+    """Those of Python and of the packages ``names`` that are installed; this one is not where a checkout is run."""
     found = {"python": platform.python_version()}
-    for name in ("hf_focalcse", *LIBRARIES):
+    for name in names:
         try:
             found[name] = version(name)
-        except PackageNotFoundError:  # run from a checkout that is not installed
+        except PackageNotFoundError:
             continue
     return found
 

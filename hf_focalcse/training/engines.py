@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from accelerate.utils import DistributedType
 
+from ..compat import no_deepspeed_config
 from ..errors import UserError
 
 ON_CPU = "accelerate launch --config_file accelerate_configs/cpu_2.yaml run_unsup.py …"
@@ -190,11 +191,5 @@ def prepare_deepspeed() -> None:
 @contextlib.contextmanager
 def whole_model() -> Iterator[None]:
     """Load a model whole under ZeRO-3 too: it is scored and its projection drawn before it is sharded."""
-    from transformers.integrations import deepspeed
-
-    reference = deepspeed._hf_deepspeed_config_weak_ref
-    deepspeed.unset_hf_deepspeed_config()
-    try:
+    with no_deepspeed_config():
         yield
-    finally:
-        deepspeed._hf_deepspeed_config_weak_ref = reference

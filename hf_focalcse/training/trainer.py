@@ -23,10 +23,12 @@ from transformers import PreTrainedTokenizerBase, Trainer, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import logging
 
+from ..compat import save_unpublished, train_dataloader_by
 from ..data.views import PADDING_ID, Views
 from ..encoder.modeling import HEAD_FILE
 from ..errors import UserError, suggest
 from ..evaluation import evaluate_sts
+from ..evaluation.identity import identify
 from ..losses import ContrastiveLoss, missing_reference
 from ..objectives.pairs import describe_pairs, gather_rows, make_pairs, reference_losses
 from ..objectives.reference import FrozenReference, Stopwatch
@@ -112,6 +114,7 @@ class FocalCSETrainer(Trainer):
         self.allow_resume_mismatch = allow_resume_mismatch
         self.began = time.monotonic()  # a command line puts its own beginning here
         self.seconds_before: float | None = 0.0  # of the run up to the checkpoint that it went on from; None: unknown
+        self.asked: dict[str, Any] = {}  # a command line puts the options here that a resumed run must share
         self._staging = False
         self._micro = (-1, 0)  # global step, batches seen in it
         self.dev = list(dev or [])
@@ -252,13 +255,8 @@ class FocalCSETrainer(Trainer):
         if not self.pads:
             return super().get_train_dataloader()
         whole = self.args.train_batch_size * self.args.world_size
-        return self._get_dataloader(
-            _Padded(self.train_dataset),
-            "Training",
-            self._train_batch_size,
-            lambda _: _PaddedSampler(self.train_dataset, whole, self.args.data_seed or self.args.seed),
-            is_training=True,
-        )
+        sampler = _PaddedSampler(self.train_dataset, whole, self.args.data_seed or self.args.seed)
+        return train_dataloader_by(self, _Padded(self.train_dataset), lambda _: sampler)
 
     def _logs_next(self) -> bool:
         step = self.state.global_step + 1
@@ -445,7 +443,7 @@ class FocalCSETrainer(Trainer):
         """What must be equal for a resumed run to equal the uninterrupted one."""
         args = self.args
         report = getattr(self.train_dataset, "report", None)
-        return {
+        return self.asked | {
             "world_size": args.world_size,
             "engine": engine_of(self.accelerator),
             "per_device_train_batch_size": args.per_device_train_batch_size,
@@ -527,7 +525,7 @@ class FocalCSETrainer(Trainer):
         """The model for its users, written beside and then moved file by file, so that none is half written."""
         stage = checkpoints.stage(folder) / "model"
         try:
-            self.save_model(str(stage), _internal_call=True)  # else it would push before run.json is there
+            save_unpublished(self, stage)  # else it would push before run.json is there
             if self.args.should_save:
                 (stage / "training_args.bin").unlink(missing_ok=True)  # a pickle; run.json says the same
                 checkpoints.publish_files(stage, folder)
@@ -604,9 +602,8 @@ class FocalCSETrainer(Trainer):
             record.model |= {"weights_sha256": weights}
             if self.dev:
                 model = self.accelerator.unwrap_model(self.model)
-                pooling = {"pooler": model.pooler_name, "projection": model.projection_use}
-                identity = {"name_or_path": folder.name, "max_length": model.max_length(), "weights_sha256": weights}
-                results = evaluate_sts(model, self.dev, progress=False, model=pooling | identity)
+                identity = identify(model, folder.name, weights)
+                results = evaluate_sts(model, self.dev, progress=False, model=identity)
                 results.write(folder / "results.json")
                 record.final = results.scores
             record.save(folder)
@@ -635,7 +632,7 @@ class FocalCSETrainer(Trainer):
         if not blocking:
             raise UserError("push_to_hub(blocking=False) is not offered: the export is checked first; leave it out")
         self.callback_handler.on_push_begin(args, self.state, self.control)
-        self.save_model(_internal_call=True)
+        save_unpublished(self)
         if not self.is_world_process_zero():
             return None
         folder = Path(str(args.output_dir))

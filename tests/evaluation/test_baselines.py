@@ -10,10 +10,10 @@ from scipy.stats import spearmanr
 from hf_focalcse.cli.main import main
 from hf_focalcse.errors import UserError
 from hf_focalcse.evaluation import Results, evaluate_sts, load_tasks
-from hf_focalcse.evaluation.evaluate import FORMAT, PROTOCOL
 from hf_focalcse.evaluation.table import make_table, read_system
 from hf_focalcse.evaluation.whitening import Remembering, WhitenedEncoder, Whitening
 from hf_focalcse.evaluation.word_vectors import WordVectors, tokens
+from hf_focalcse.runs.scores import FORMAT, PROTOCOL
 
 
 def whitened_by_svd(fit: np.ndarray, vectors: np.ndarray, k: int) -> np.ndarray:
@@ -215,7 +215,7 @@ def test_table_leaves_out_folders_without_results(tmp_path, monkeypatch, capsys)
 
 def test_table_refuses(tmp_path):
     (tmp_path / "bad.json").write_text("[]")
-    with pytest.raises(UserError, match="is no results.json"):
+    with pytest.raises(UserError, match="is not a results.json"):
         read_system(str(tmp_path / "bad.json"))
     with pytest.raises(UserError, match="no such file"):
         read_system(f"name={tmp_path / 'nowhere.json'}")

@@ -10,6 +10,7 @@ import pytest
 from hf_focalcse.errors import UserError
 from hf_focalcse.evaluation import STS_TASKS, PairSet, Results, evaluate_sts, load_tasks
 from hf_focalcse.evaluation.metrics import alignment, cosine, pearson, spearman, uniformity
+from hf_focalcse.evaluation.summary import summarise
 from hf_focalcse.evaluation.tasks import Pair
 
 # The angle between a sentence and "0" is the number that it spells, in degrees.
@@ -163,7 +164,7 @@ def test_an_empty_sentence_is_scored_and_counted():
     pairs = PairSet("x", "file", (Pair("", 1, "", "40"), Pair("", 2, "0", "20"), Pair("", 3, " ", "0")), source="f")
     results = run(pairs, encoder=Fixed({"40": [1.0, 9.0], " ": [0.1, 1.0]}))
     assert results.metadata["data"]["x/file"]["empty_sentences"] == 2
-    assert "x/file: 2 empty sentences" in results.table()
+    assert "x/file: 2 empty sentences" in summarise(results)
 
 
 # ---------------------------------------------------------------- results.json
@@ -203,9 +204,9 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     "content, message",
     [
         (None, "no such file"),
-        ("{", "no results.json of focalcse"),
-        ("[]", "no results.json of focalcse"),
-        ('{"a": 1}', "no results.json of focalcse .*metadata"),
+        ("{", "not a results.json of focalcse"),
+        ("[]", "not a results.json of focalcse"),
+        ('{"a": 1}', "not a results.json of focalcse .*metadata"),
         ('{"metadata": {"format": 99}}', "has format 99, this version reads 1"),
     ],
 )
@@ -253,7 +254,7 @@ def test_table_names_sick_split_and_fits():
     sets = seven()
     sets[5] = PairSet("STSBenchmark", "test", sets[5].pairs, source="here", aligned_above=1.0, expected=1379)
     dev = PairSet("STSBenchmark", "dev", STS.pairs, source="here", text="senteval")
-    table = run(*sets, dev, model=MODEL).table()
+    table = summarise(run(*sets, dev, model=MODEL))
     lines = table.splitlines()
     assert max(map(len, lines)) <= 100
     assert lines[0] == "m (pooler cls, projection False, max_length 32)"
@@ -271,7 +272,7 @@ def test_table_names_sick_split_and_fits():
 
 
 def test_table_of_a_single_set_has_no_empty_rows():
-    table = run(STS).table()
+    table = summarise(run(STS))
     assert "as in MTEB" in table
     assert "SentEval" not in table
     assert "Other sets" not in table

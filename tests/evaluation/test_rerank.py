@@ -12,6 +12,7 @@ from hf_focalcse.evaluation import RerankSet, Results, evaluate_rerank, load_rer
 from hf_focalcse.evaluation.metrics import average_precision, cosine, reciprocal_rank
 from hf_focalcse.evaluation.rerank import score
 from hf_focalcse.evaluation.rerank_sets import HUB_ID, REVISION, SCORERS, Query
+from hf_focalcse.evaluation.summary import summarise
 from hf_focalcse.evaluation.table import make_table
 
 RNG = np.random.default_rng(0)
@@ -207,7 +208,7 @@ def test_results_come_back_merge_and_are_shown(tmp_path):
     results = evaluate_rerank(encoder, [SET], progress=False, model=model)
     results.write(tmp_path / "results.json")
     assert Results.read(tmp_path / "results.json") == results
-    table = results.table()
+    table = summarise(results)
     assert max(map(len, table.splitlines())) <= 100
     (row,) = [line for line in table.splitlines() if line.startswith("mine/dev, official")]
     assert row.split()[-5:] == ["29.17", "25.00", "50.00", "50.00", "2"]

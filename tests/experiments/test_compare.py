@@ -10,12 +10,12 @@ from scipy import stats
 
 from hf_focalcse.cli import main as cli
 from hf_focalcse.evaluation import PairSet, Results, evaluate_sts
-from hf_focalcse.evaluation.cosines import PAIRS_FILE, read_cosines, read_fingerprints, write_cosines
 from hf_focalcse.evaluation.tasks import Pair
 from hf_focalcse.experiments.arms import read_run
 from hf_focalcse.experiments.compare import number_units
 from hf_focalcse.experiments.conclusions import Comparison, Row, conclude
 from hf_focalcse.experiments.statistics import compare_seeds, holm
+from hf_focalcse.runs.cosines import PAIRS_FILE, read_cosines, read_fingerprints, write_cosines
 from hf_focalcse.runs.record import RunRecord
 
 N = 150

@@ -14,12 +14,12 @@ import psutil
 import pytest
 from tiny import SENTENCES, save_tiny
 
+from hf_focalcse.cli.sweep import parse as parse_sweep
 from hf_focalcse.errors import UserError
 from hf_focalcse.evaluation import STS_TASKS, Results
 from hf_focalcse.experiments import processes, states
 from hf_focalcse.experiments import sweep as sweeping
 from hf_focalcse.experiments.grid import grid_names, read_grid
-from hf_focalcse.parsing.arguments import parse_sweep
 from hf_focalcse.runs.record import RunRecord
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -363,7 +363,7 @@ def test_what_cannot_be_read_or_written_fails_one_run_or_none(material, tmp_path
     with pytest.raises(SystemExit):
         sweep.go()
     assert sweep.finished == ["seed3"] and "Is a directory" in sweep.failed["seed2"]
-    assert "seed1/results.json is no results.json" in sweep.failed["seed1"]
+    assert "seed1/results.json is not a results.json" in sweep.failed["seed1"]
 
     sweep = quick(grid, tmp_path / "b", "import time; time.sleep(60)")
     (tmp_path / "b" / sweeping.JOURNAL).mkdir()  # no line can be written

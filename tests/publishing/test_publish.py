@@ -218,9 +218,9 @@ def test_every_code_block_runs(desk, card):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    router = desk.folder / "text-embeddings-router"  # the real server is no Python package; see tests/fake_tei.py
+    router = desk.folder / "text-embeddings-router"  # the real server is no Python package
     router.write_text(
-        f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(ROOT / "tests/fake_tei.py"))} "$@"\n'
+        f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(ROOT / "tests/support/fake_tei.py"))} "$@"\n'
     )
     router.chmod(0o755)
     block = tei.replace("8080", str(port)) + "\nkill $!\n"

@@ -1,11 +1,9 @@
 """What is left of a run's record when it is published."""
 
-import os
-
 import pytest
 
 from hf_focalcse.errors import UserError
-from hf_focalcse.runs.record import RunRecord, require_writable, without_paths, write_json
+from hf_focalcse.runs.record import RunRecord, without_paths
 
 
 @pytest.mark.parametrize(
@@ -58,23 +56,6 @@ def test_a_hub_id_is_no_path():
     )  # fmt: skip
     public = record.publishable()
     assert (public.command, public.settings, public.data) == (record.command, record.settings, record.data)
-
-
-@pytest.mark.parametrize("place", ["nowhere/x.json", "folder", "pipe"])
-def test_a_place_for_a_file_is_looked_at_before_the_work(tmp_path, place):
-    (tmp_path / "folder").mkdir()
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match=f"--json .*{place}: no file can be written there"):
-        require_writable(tmp_path / place, "--json")
-    require_writable(tmp_path / "new.json", "--json")
-    require_writable(None, "--json")
-
-
-def test_a_part_is_not_left_behind(tmp_path):
-    (tmp_path / "x.json").mkdir()
-    with pytest.raises(OSError):
-        write_json(tmp_path / "x.json", {})
-    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
 
 
 def test_a_record_that_is_a_list(tmp_path):

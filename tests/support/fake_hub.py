@@ -1,6 +1,6 @@
 """A small look-alike of the Hugging Face Hub for tests: a process of its own, on loopback only, all state in memory.
 
-    python tests/fake_hub.py --repo model:org/name=DIR --repo dataset:org/name=DIR [--any-revision] [--token hf_x]
+    python tests/support/fake_hub.py --repo model:org/name=DIR --repo dataset:org/name=DIR [--any-revision]
 
 prints its URL and serves until it is ended; the unmodified clients use it through HF_ENDPOINT (read once, at import).
 In tests: ``with FakeHub() as hub: run(..., env=hub.environment(home))``, ``hub.seed``, ``hub.fail``, ``hub.requests``.
@@ -121,14 +121,15 @@ class Refusal(Exception):
 @dataclass
 class Fault:
     """The next ``count`` requests whose "METHOD /path" matches are answered ``status``, or cut after ``cut`` bytes of
-    the answer or ``cut_body`` bytes of what is sent; ``delay`` seconds go by before the body is read."""
+    the answer or ``cut_body`` bytes of what is sent; one that is ``held`` waits for ``release`` before its body is
+    read."""
 
     pattern: str
     count: int = 1
     status: int | None = None
     cut: int | None = None
     cut_body: int | None = None
-    delay: float = 0.0
+    held: bool = False
 
 
 @dataclass
@@ -142,6 +143,7 @@ class Hub:
     uploads: dict[str, bytes] = field(default_factory=dict)  # sha256 -> LFS content
     faults: list[Fault] = field(default_factory=list)
     requests: list[dict] = field(default_factory=list)
+    released: threading.Event = field(default_factory=threading.Event)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def create(self, kind: str, id: str, private: bool = False) -> Repo:
@@ -234,10 +236,12 @@ def may_write(hub: Hub, request: Request) -> None:
         raise Refusal(401, "Invalid username or password.")
 
 
-@route(r"POST /_control/(fail|seed)")
+@route(r"POST /_control/(fail|release|seed)")
 def control(hub: Hub, request: Request, verb: str) -> dict:
     if verb == "fail":
         hub.faults.append(Fault(**request.json))
+    elif verb == "release":
+        hub.released.set()
     else:
         hub.seed(**request.json)
     return {}
@@ -539,9 +543,9 @@ class Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         headers = {name.lower(): value for name, value in self.headers.items()}
         fault = self.take_fault(f"{self.command} {unquote(parts.path)}")
-        if fault and fault.delay:
+        if fault and fault.held:
             self.note(Request(self.command, parts.path, {}, headers, b""), Reply(status=0))
-            time.sleep(fault.delay)
+            self.hub.released.wait()
         if fault and fault.cut_body is not None:
             self.rfile.read(fault.cut_body)
             self.note(Request(self.command, parts.path, {}, headers, b""), Reply(status=0))
@@ -639,6 +643,10 @@ class FakeHub:
     def fail(self, pattern: str, count: int = 1, **how: float) -> None:
         """See `Fault`."""
         self.call("/_control/fail", pattern=pattern, count=count, **how)
+
+    def release(self) -> None:
+        """Let go on what is held."""
+        self.call("/_control/release", all=True)
 
     def requests(self) -> list[dict]:
         """All so far: method, path, query, status, bytes, token (whether one was sent)."""

@@ -1,6 +1,6 @@
 """A stand-in for text-embeddings-inference's server: reads a folder by that server's rules, answers POST /embed.
 
-    python tests/fake_tei.py --model-id FOLDER_OR_ID --port N
+    python tests/support/fake_tei.py --model-id FOLDER_OR_ID --port N
 
 What TEI 1.9 demands of a folder is demanded here: tokenizer.json, architectures and model_type in config.json, the
 legacy keys of 1_Pooling/config.json, max_seq_length, Dense with tanh or identity. The encoder itself is transformers'.

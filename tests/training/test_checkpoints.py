@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rank_training import engines, make_trainer, weights, write_pairs
 from safetensors.numpy import load_file
-from test_distributed import engines, make_trainer, weights, write_pairs
 from tiny import SENTENCES, save_tiny
 from transformers import TrainerCallback
 
-from hf_focalcse.cli.jobs import require_numbers
+from hf_focalcse.cli.train import require_numbers
 from hf_focalcse.encoder.modeling import load_model
 from hf_focalcse.errors import Stopped, UserError
 from hf_focalcse.evaluation import read_pairs

@@ -1,36 +1,20 @@
-"""Many processes give the gradient, the scores and the weights of one: forked gloo ranks against one process.
+"""Many processes give the gradient, the scores and the weights of one: forked gloo ranks against one process."""
 
-FSDP2 runs on the CPU by a shim of two lines that no user gets; NCCL and GPUs are not tested here.
-"""
-
-import importlib.util
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from tiny import SENTENCES, save_tiny
+from rank_training import TEXTS, engines, make_trainer, weights, write_pairs
+from tiny import save_tiny
 from torch.utils.data import SequentialSampler
 
-from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss, losses
-from hf_focalcse.encoder.augment import build_augmentations
-from hf_focalcse.encoder.modeling import load_model
+from hf_focalcse import build_loss, losses
 from hf_focalcse.errors import UserError
 from hf_focalcse.evaluation import read_pairs
 from hf_focalcse.losses import LOSSES, Pairs
 from hf_focalcse.objectives.pairs import gather_rows, make_pairs
-
-TEXTS = [{"text": f"{a} {b}"} for a in SENTENCES for b in ("", "today", "the dog", "in a house")]
-HAS_DEEPSPEED = importlib.util.find_spec("deepspeed") is not None
-ENGINES = ["DDP", "FSDP2", "ZeRO-1", "ZeRO-2", "ZeRO-3"]
-needs_deepspeed = pytest.mark.skipif(
-    not HAS_DEEPSPEED, reason="DeepSpeed is not installed: pip install -e '.[deepspeed]'"
-)
-engines = pytest.mark.parametrize(
-    "engine", [pytest.param(e, marks=needs_deepspeed if e.startswith("ZeRO") else ()) for e in ENGINES]
-)
 
 
 @pytest.fixture(scope="module")
@@ -49,59 +33,6 @@ def alone(ranks, base, tmp_path_factory):
 # ---- what a rank does
 
 
-def engine_arguments(engine: str, folder: Path) -> dict:
-    if engine == "FSDP2":
-        return {
-            "fsdp": True,
-            "fsdp_config": {
-                "version": 2, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-                "transformer_layer_cls_to_wrap": ["BertLayer"], "state_dict_type": "FULL_STATE_DICT",
-            },
-        }  # fmt: skip
-    if engine.startswith("ZeRO"):
-        zero = {"stage": int(engine[-1]), "stage3_gather_16bit_weights_on_model_save": True}
-        return {
-            "deepspeed": {
-                "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
-                "gradient_clipping": "auto", "zero_allow_untested_optimizer": True, "zero_optimization": zero,
-            }
-        }  # fmt: skip
-    return {}
-
-
-def shim_fsdp() -> None:
-    """Accelerate turns FSDP on for GPUs only; the group is gloo already and the device the CPU."""
-    from accelerate.state import DistributedType, PartialState
-
-    PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
-    PartialState._shared_state["device"] = torch.device("cpu")
-
-
-def make_trainer(base, folder, engine="DDP", loss="focal", dropout=0.1, chunk=None, texts=TEXTS, dev=None,
-                 double=False, settings=None, augmentation=None, **arguments):  # fmt: skip
-    torch.set_num_threads(1)
-    defaults = {
-        "max_steps": 1, "per_device_train_batch_size": 8, "logging_steps": 1, "use_cpu": True, "disable_tqdm": True,
-        "report_to": "none", "eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False,
-    }  # fmt: skip
-    args = FocalCSETrainingArguments(
-        output_dir=str(folder), **(defaults | engine_arguments(engine, Path(folder)) | arguments)
-    )
-    if engine == "FSDP2":
-        shim_fsdp()
-    from hf_focalcse.training.engines import whole_model
-
-    built = build_loss(loss) if isinstance(loss, str) else loss
-    with whole_model():
-        model = load_model(base, "cls", dropout=dropout)
-        frozen = {"reference": load_model(base, "mean")} if built.needs_reference else {}
-    model = model.double() if double else model
-    model.chunk_size = chunk
-    if augmentation:
-        model.augmentations = build_augmentations(augmentation)
-    return FocalCSETrainer(model, args, built, texts, dev, **(settings or {}) | frozen)
-
-
 def without_dropout(model) -> None:
     """Dropout off whatever Trainer says, though the trainer wants a rate above 0 to start."""
     for module in model.modules():
@@ -110,12 +41,6 @@ def without_dropout(model) -> None:
         if hasattr(module, "dropout_prob"):
             module.dropout_prob = 0.0
     model.config.attention_probs_dropout_prob = 0.0
-
-
-def weights(trainer) -> dict:
-    """The whole state, on every rank where the engine gives it there."""
-    state = trainer.accelerator.get_state_dict(trainer.model_wrapped)
-    return {k.removeprefix("module."): v.detach().cpu().numpy().copy() for k, v in (state or {}).items()}
 
 
 def gradient(base, folder, engine="DDP", loss="focal", batch=8, accumulation=1, chunk=None, double=False,
@@ -366,10 +291,3 @@ def test_fewer_sentences_than_ranks(ranks, base, tmp_path):
     scores = ranks(4, score, base, tmp_path / "4", "DDP", few)
     assert scores[0] == scores[1] == scores[2] == scores[3]
     assert scores[0][0] == pytest.approx(ranks(1, score, base, tmp_path / "1", "one", few)[0][0], abs=1e-4)
-
-
-def write_pairs(path, count):
-    some = SENTENCES[:count]
-    rows = [f"{a}\t{b}\t{5 - abs(i - j) / 2}\n" for i, a in enumerate(some) for j, b in enumerate(some) if i < j]
-    path.write_text("sentence1\tsentence2\tscore\n" + "".join(rows))
-    return path

@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 import yaml
 from accelerate.utils import DistributedType
-from test_distributed import TEXTS, engine_arguments, make_trainer, needs_deepspeed, shim_fsdp
+from rank_training import TEXTS, engine_arguments, make_trainer, needs_deepspeed, shim_fsdp
 from tiny import SENTENCES, save_tiny
 
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from test_trainer import TEXTS, dev, make_trainer  # noqa: F401, the fixture
 from tiny import save_tiny
+from tiny_training import TEXTS, make_trainer
 
 from hf_focalcse.data.views import Views
 from hf_focalcse.encoder.modeling import load_model
@@ -59,7 +59,7 @@ def test_views_differ_by_dropout_alone(tmp_path):
 
 
 @pytest.mark.parametrize("labelled", [True, False])
-def test_training_goes_on_as_if_nothing_was_measured(tmp_path, dev, labelled):  # noqa: F811
+def test_training_goes_on_as_if_nothing_was_measured(tmp_path, dev, labelled):
     ends = []
     for steps in (None, 2):
         folder = tmp_path / str(steps)

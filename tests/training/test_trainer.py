@@ -12,61 +12,16 @@ import pytest
 import torch
 from oracles import cosines, focal_rows
 from tiny import SENTENCES, save_tiny
+from tiny_training import TEXTS, make_trainer
 from torch.utils.data import SequentialSampler
 
-from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss
+from hf_focalcse import FocalCSETrainingArguments, build_loss
 from hf_focalcse.encoder.augment import build_augmentations
 from hf_focalcse.encoder.modeling import load_model
 from hf_focalcse.errors import UserError
-from hf_focalcse.evaluation import evaluate_sts, read_pairs
+from hf_focalcse.evaluation import evaluate_sts
 from hf_focalcse.losses import Pairs
 from hf_focalcse.objectives.pairs import describe_pairs, make_pairs, reference_losses
-
-TEXTS = [{"text": f"{a} {b}"} for a in SENTENCES for b in ("", "today", "the dog", "in a house")]
-GRADED = [(SENTENCES[i], SENTENCES[j], 5 - (i - j) ** 2 / 10) for i in range(8) for j in range(8)]
-
-
-@pytest.fixture
-def dev(tmp_path):
-    path = tmp_path / "graded.tsv"
-    path.write_text("sentence1\tsentence2\tscore\n" + "".join(f"{a}\t{b}\t{s}\n" for a, b, s in GRADED))
-    return [read_pairs(path)]
-
-
-def make_trainer(
-    folder,
-    family="bert",
-    loss="focal",
-    dev=None,
-    model=None,
-    dropout=0.1,
-    texts=TEXTS,
-    reference=None,
-    measure_steps=None,
-    **arguments,
-):
-    model = model or load_model(str(save_tiny(folder / "base", family)), "cls", dropout=dropout)
-    defaults = {
-        "max_steps": 4,
-        "per_device_train_batch_size": 8,
-        "logging_steps": 1,
-        "use_cpu": True,
-        "disable_tqdm": True,
-    }
-    if dev is None:
-        defaults |= {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
-    else:
-        defaults |= {"eval_steps": 2, "save_steps": 2, "metric_for_best_model": f"{dev[0].key}/all/spearman"}
-    args = FocalCSETrainingArguments(output_dir=str(folder / "out"), **(defaults | arguments))
-    return FocalCSETrainer(
-        model,
-        args,
-        build_loss(loss) if isinstance(loss, str) else loss,
-        texts,
-        dev,
-        reference=reference,
-        measure_steps=measure_steps,
-    )
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "mpnet", "distilbert", "electra", "xlm-roberta", "modernbert"])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from ..errors import UserError
-from .evaluate import IDENTITY, Results
+from .atomic import draft
+from .scores import IDENTITY, Results
 
 PAIRS_FILE = "pairs.npz"
 ABOUT = "about.json"
@@ -32,14 +32,9 @@ def write_cosines(folder: str | Path, results: Results) -> None:
         if about["model"] == model:
             sets, data = older | sets, about["data"] | data
     sets |= {TEXTS + key: of for key, of in results.texts.items()}
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
     text = json.dumps({"model": model, "data": data})
-    try:
-        with open(draft, "wb") as stream:
-            np.savez_compressed(stream, **{ABOUT: np.array(text), **sets})  # type: ignore[arg-type]
-        os.replace(draft, file)
-    finally:
-        draft.unlink(missing_ok=True)
+    with draft(file) as part, open(part, "wb") as stream:  # savez would add .npz to a path
+        np.savez_compressed(stream, **{ABOUT: np.array(text), **sets})  # type: ignore[arg-type]
 
 
 def read_cosines(folder: str | Path, results: Results) -> dict[str, np.ndarray]:

@@ -1,0 +1,50 @@
+"""What results.json says of an encoder, how evaluation runs it, and what a row of a table calls it."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from ..runs.scores import Results
+
+
+def identify(
+    model: Any, name: str, weights: str | None, max_length: int | None = None, bf16: bool = False
+) -> dict[str, Any]:
+    """What the scores of ``model`` depend on; ``max_length`` is cut to what the encoder takes.
+
+    weights: the sha256 of its file. There is a precision only where it is not float32.
+    """
+    return {
+        "name_or_path": name,
+        "pooler": model.pooler_name,
+        "projection": model.projection_use,
+        "max_length": min(max_length or model.max_length(), model.max_length()),
+        "weights_sha256": weights,
+    } | ({"precision": "bfloat16"} if bf16 else {})
+
+
+def as_encoder(
+    model: Any, batch_size: int, name: str, weights: str | None, max_length: int | None = None, bf16: bool = False
+) -> tuple[Any, dict[str, Any]]:
+    """(what `evaluate_sts` encodes with, its identity)."""
+    identity = identify(model, name, weights, max_length, bf16)
+    encode = partial(model.encode, batch_size=batch_size, max_length=identity["max_length"], bf16=bf16)
+    return SimpleNamespace(encode=encode), identity
+
+
+def as_embedded(pooler: str | None, projection: str | None) -> tuple[str | None, str | None]:
+    """One name for one pooling: a projection that only training uses is not there when sentences are encoded."""
+    return ("cls_before_pooler", "none") if (pooler, projection) == ("cls", "training") else (pooler, projection)
+
+
+def describe(results: Results, file: Path) -> str:
+    """What a row is called: the model, its pooler and what was done to its vectors."""
+    model = results.metadata["model"]
+    start = Path(str(model.get("name_or_path", file.parent.name)).rstrip("/")).name
+    pooler, _ = as_embedded(model.get("pooler"), model.get("projection"))
+    whitened = model.get("whitening") and f"whitened on {model['whitening']}"
+    parts = [part for part in (pooler, whitened, model.get("precision")) if part]  # precision: where not float32
+    return f"{start} ({', '.join(parts)})" if parts else start
