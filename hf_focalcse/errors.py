@@ -1,4 +1,4 @@
-"""The exception that a user's mistake raises, and words for its message."""
+"""The exceptions that end a command, with what their messages are made of."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ def suggest(name: str, allowed: Iterable[str]) -> str:
 def on_one_line(error: Exception) -> str:
     """The message of another library's error as one clause of at most 300 characters."""
     return " ".join(str(error).split()).replace(". ", "; ").rstrip(".")[:300] or type(error).__name__
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of another library says, in one line and without a full stop."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 class Stopped(Exception):

@@ -11,7 +11,7 @@ from tiny import SENTENCES, save_tiny
 from hf_focalcse.cli import main as cli
 from hf_focalcse.cli.inspect import parse as parse_inspect
 from hf_focalcse.data.sentences import read_sentences
-from hf_focalcse.encoder.modeling import load_model
+from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.experiments.batches import find, neighbours, normal_form
 from hf_focalcse.experiments.inspect import prepare_encoder
 from hf_focalcse.experiments.pushes import gradient_weights, share_gain
