@@ -11,10 +11,11 @@ from ..options.tables import harmless, own_options, paths, set_by_sweep
 from ..parsing.legacy import translate
 from ..parsing.losses import loss_settings
 from ..parsing.settings import Settings, parse
+from .differences import differing
 
 
 def settings_asked(settings: Settings) -> dict[str, Any]:
-    """Every setting that can change what is learnt, with the loss's own defaults filled in; paths as they resolve."""
+    """Every setting that can change what is learnt, with the defaults of the loss filled in and paths resolved."""
     own = {setting.name: setting.default for setting in loss_settings()[settings.loss.loss]}
     found = settings.own() | own | settings.loss_settings | settings.training.to_dict()
     for name in paths() & own_options().keys():
@@ -25,31 +26,27 @@ def settings_asked(settings: Settings) -> dict[str, Any]:
     return json.loads(json.dumps(found, default=str))
 
 
-def differing(asked: dict[str, Any], command: list[str], kept: dict[str, Any] | None = None) -> list[str]:
+def told_differences(asked: dict[str, Any], command: list[str], kept: dict[str, Any] | None = None) -> list[str]:
     """The settings in which a recorded command line differs from ``asked``, in words.
 
-    kept: ``asked`` as it was when the command was started. It speaks for what the command itself does not name, for
-    its recipe may have been edited since.
+    kept: the settings as they were when the command was started. They replace those that the command line itself does
+    not name, since its recipe may have been edited in the meantime.
 
     Raises:
-        UserError: the command line cannot be read any more, and there is nothing that was kept.
+        UserError: the command line can no longer be parsed, and no settings were kept.
     """
     before: dict[str, Any] = {}
     named: frozenset[str] = frozenset()
     try:
         settings = parse(flags_of(command))
         before, named = settings_asked(settings), settings.explicit
-    except UserError:  # its recipe is gone, for instance
+    except UserError:  # for instance because its recipe was deleted
         if kept is None:
             raise
         before = dict.fromkeys(kept)
-    known = before.keys() | asked.keys()  # a setting that nobody knows any more differs in nothing
+    known = before.keys() | asked.keys()  # a setting of another version of this package is no difference
     before |= {key: value for key, value in (kept or {}).items() if key in known and key not in named}
-    return [
-        f"{key} is {before.get(key)!r} there and {asked.get(key)!r} here"
-        for key in sorted(known)
-        if before.get(key) != asked.get(key)
-    ]
+    return [f"{key} is {before.get(key)!r} there and {asked.get(key)!r} here" for key in differing(before, asked)]
 
 
 def flags_of(command: list[str]) -> list[str]:
@@ -58,7 +55,7 @@ def flags_of(command: list[str]) -> list[str]:
 
 
 def same_command(command: list[str], started: list[str]) -> bool:
-    """Whether ``command`` is ``started`` with nothing more than what the sweep itself adds."""
+    """Whether ``command`` is ``started`` with no other flags than those that the sweep itself adds."""
     words, first = translate(flags_of(command), []), translate(flags_of(started), [])
     added = {word.partition("=")[0][2:] for word in words[len(first) :] if word.startswith("--")}
     return words[: len(first)] == first and added <= set_by_sweep().keys()
