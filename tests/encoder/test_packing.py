@@ -1,4 +1,4 @@
-"""Packed sentences against padded ones; dropout's masks; attention written out against autograd's."""
+"""Packed sentences against padded ones; attention written out against autograd's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss
 from hf_focalcse.data.views import tokenize
 from hf_focalcse.encoder.augment import build_augmentations
 from hf_focalcse.encoder.auto import MODELS
-from hf_focalcse.encoder.dropout import FastDropout, keep_mask
 from hf_focalcse.encoder.head import FocalCLMixin
 from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.encoder.packing import ATTENTION, Packed, Run, _Attend, attend
@@ -137,48 +136,6 @@ def test_layout():
     assert packed.pack(rows).tolist() == [[0, 1, 2, 3, 4, 6, 7, 9]]
     back = packed.unpack(packed.pack(rows).unsqueeze(-1)).squeeze(-1)
     assert back.tolist() == [[0, 1, 2], [3, 4, 0], [6, 7, 0], [9, 0, 0]]
-
-
-# ---- dropout
-
-
-@pytest.mark.parametrize("p", [0.01, 0.1, 0.5, 0.9])
-def test_a_mask_keeps_its_share_independently(p):
-    torch.manual_seed(0)
-    keep, factor = keep_mask(torch.Size([1001, 999]), p)
-    n = keep.numel()
-    assert factor == pytest.approx(1 / (1 - p), rel=2e-4)
-    spread = math.sqrt(p * (1 - p) / n)
-    assert abs(keep.double().mean().item() - (1 - p)) < 5 * spread
-    flat = keep.flatten().double() - (1 - p)
-    for distance in (1, 2, 3, 4, 999):  # four neighbours come from one word
-        together = (flat[distance:] * flat[:-distance]).mean().item() / (p * (1 - p))
-        assert abs(together) < 5 / math.sqrt(n), distance
-
-
-def test_a_mask_repeats_with_the_seed_and_not_otherwise():
-    torch.manual_seed(1)
-    first, second = keep_mask(torch.Size([50]), 0.5)[0], keep_mask(torch.Size([50]), 0.5)[0]
-    torch.manual_seed(1)
-    assert torch.equal(keep_mask(torch.Size([50]), 0.5)[0], first) and not torch.equal(first, second)
-
-
-def test_dropout_scales_and_masks_its_gradient():
-    torch.manual_seed(0)
-    x = torch.randn(200, 300, requires_grad=True)
-    y = FastDropout(0.25)(x)
-    y.backward(torch.full_like(y, 2.0))
-    kept = y != 0
-    assert 0.24 < 1 - kept.float().mean() < 0.26
-    torch.testing.assert_close(y[kept], (x / 0.75)[kept])
-    torch.testing.assert_close(x.grad, torch.where(kept, 2 / 0.75, 0.0))
-
-
-@pytest.mark.parametrize("p", [0.0, 1.0])
-def test_dropout_at_its_ends_and_in_evaluation(p):
-    x = torch.randn(4, 4)
-    assert torch.equal(FastDropout(p)(x), nn.Dropout(p)(x))
-    assert torch.equal(FastDropout(0.5).eval()(x), x)
 
 
 # ---- attention
