@@ -9,7 +9,7 @@ from .. import quickstart
 from ..compat import find_file
 from ..data.sentences import read_sentences
 from ..encoder.devices import choose_device
-from ..encoder.modeling import load_model, require_projection
+from ..encoder.loading import load_model, require_projection
 from ..encoder.poolers import explicit_projection
 from ..errors import UserError
 from ..evaluation import PairSet, Results, evaluate_rerank, evaluate_sts, load_rerank, load_tasks, read_pairs

@@ -16,7 +16,8 @@ from transformers import set_seed
 from .. import quickstart
 from ..data.sentences import Sentences, read_sentences, require
 from ..encoder.augment import build_augmentations
-from ..encoder.modeling import HEAD_FILE, load_model, require_projection
+from ..encoder.head import HEAD_FILE
+from ..encoder.loading import load_model, require_projection
 from ..errors import UserError
 from ..evaluation import load_tasks, read_pairs
 from ..losses import ContrastiveLoss

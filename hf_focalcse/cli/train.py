@@ -13,7 +13,7 @@ from transformers.utils import logging
 
 from .. import quickstart
 from ..data.sentences import Sentences
-from ..encoder.modeling import load_model
+from ..encoder.loading import load_model
 from ..errors import UserError
 from ..evaluation import evaluate_sts
 from ..evaluation.identity import as_encoder

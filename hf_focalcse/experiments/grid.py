@@ -133,7 +133,7 @@ def check_values(settings: Settings) -> None:
     Raises:
         UserError: there is no such pooler, augmentation or file, or the loss refuses its settings.
     """
-    from ..encoder.modeling import require_folder
+    from ..encoder.loading import require_folder
     from ..losses import build_loss  # torch
 
     build_loss(settings.loss.loss, **settings.loss_settings)

@@ -8,7 +8,7 @@ from typing import Any
 from .. import quickstart
 from ..data.sentences import Sentences, read_sentences
 from ..encoder.devices import choose_device
-from ..encoder.modeling import load_model, require_projection
+from ..encoder.loading import load_model, require_projection
 from ..encoder.poolers import explicit_projection
 from ..errors import UserError
 from ..losses import build_loss

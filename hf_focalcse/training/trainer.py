@@ -25,7 +25,7 @@ from transformers.utils import logging
 
 from ..compat import save_unpublished, train_dataloader_by
 from ..data.views import PADDING_ID, Views
-from ..encoder.modeling import HEAD_FILE
+from ..encoder.head import HEAD_FILE
 from ..errors import UserError, suggest
 from ..evaluation import evaluate_sts
 from ..evaluation.identity import identify

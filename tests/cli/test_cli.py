@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tiny import SENTENCES, WORDS, plain_load, save_tiny
 
 from hf_focalcse.cli import main as cli
-from hf_focalcse.encoder.modeling import load_model
+from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.errors import UserError
 from hf_focalcse.evaluation import Results
 from hf_focalcse.losses import LOSSES, settings_of
