@@ -80,7 +80,7 @@ def scores(study: Study) -> Iterator[Part]:
         hashes = {run.sets[k]["sha256"] for run in [*study.runs, *study.others.values()]
                   if (k := set_of(key)) in run.sets}  # fmt: skip
         if len(hashes) > 1:
-            yield f"{title} was measured on {len(hashes)} different versions of the set: its scores cannot be compared."
+            yield f"{title} was measured on {len(hashes)} different versions of the set: they cannot be compared."
 
 
 def seed_spread(study: Study) -> Iterator[Part]:
