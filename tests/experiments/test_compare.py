@@ -202,11 +202,12 @@ def test_mistakes(study, tmp_path, capsys):
     said = compare(capsys, tmp_path / "a", tmp_path / "c", "--factor", "loss", code=2)
     assert "focal has the seeds [2], infonce [1]: none is in both" in said
     record = RunRecord.load(tmp_path / "a")
-    record.model["weights_sha256"] = "others"
+    own, record.model["weights_sha256"] = record.model["weights_sha256"], "others"
     record.save(tmp_path / "a")
     assert "was measured on other weights" in compare(
         capsys, tmp_path / "a", tmp_path / "c", "--factor", "loss", code=2
     )
+    record.model["weights_sha256"] = own
     replace(record, seconds=None).save(tmp_path / "a")
     assert "is not finished" in compare(capsys, tmp_path / "a", "--factor", "loss", code=2)
 
