@@ -430,13 +430,13 @@ def test_trains_judges_and_writes_everything(work, capsys):
 
 def test_a_lowered_score_is_said_loudly(work, capsys):
     line = "--model_name_or_path tiny --train_file text.txt --eval_file graded.tsv --per_device_train_batch_size 8"
-    from hf_focalcse.cli.train import losses_of_score
+    from hf_focalcse.training.finish import lowered_scores
 
     run("train", *line.split(), *["--max_steps", "2", "--eval_steps", "2", "--output_dir", "out", "--use_cpu"])
     record, _ = read(work / "out")
     key = "graded/file/all/spearman"
     record.baseline[key] = record.final[key] + 5
-    record.alarms = losses_of_score(record)
+    record.alarms = lowered_scores(record)
     record.save(work / "out")
     from hf_focalcse.publishing.card import write_card
 
