@@ -33,8 +33,6 @@ ROOMS = {
 }
 EXCEPTIONS = {  # (module, room or module) -> why
     ("parsing.arguments", "encoder"): "help texts list the poolers and augmentations",
-    ("publishing.publish", "parsing"): "to be divided",
-    ("publishing.publish", "quickstart"): "to be divided",
     ("experiments.inspect", "cli"): "to be divided",
 }
 FORBIDDEN = {"losses": {"torch.distributed", "transformers"}, "evaluation": {"transformers", "torch"}}

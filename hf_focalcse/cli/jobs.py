@@ -25,12 +25,22 @@ from ..evaluation.table import choose_systems, make_table, read_system
 from ..evaluation.whitening import Remembering, WhitenedEncoder, Whitening
 from ..evaluation.word_vectors import RULE, WordVectors
 from ..losses import ContrastiveLoss, build_loss
-from ..parsing.arguments import RERANK, EvalArguments, Settings, TableArguments, check_eval
+from ..parsing.arguments import (
+    RERANK,
+    EvalArguments,
+    ExportArguments,
+    PublishArguments,
+    PushArguments,
+    Settings,
+    TableArguments,
+    check_eval,
+)
+from ..publishing import publish as publishing
 from ..publishing.card import write_card
-from ..publishing.export import is_export, update_export
+from ..publishing.export_records import update_export
 from ..publishing.hub import Target
+from ..publishing.manifest import is_export
 from ..publishing.plots import draw_plots
-from ..publishing.publish import export_folder, prepare_push, publish, publish_scores, push_folder
 from ..runs.cosines import PAIRS_FILE, write_cosines
 from ..runs.record import RUN_FILE, RunRecord, describe_hardware, file_sha256
 from ..training import checkpoints
@@ -66,7 +76,13 @@ def train(settings: Settings) -> None:
     loss = build_loss(settings.loss.loss, **settings.loss_settings)
     model = prepare_model(settings, loss)
     if args.push_to_hub:
-        prepare_push(model.pooler_name, args.hub_model_id, settings.publish, say)
+        asked = settings.publish
+        publishing.prepare_push(
+            *(model.pooler_name, args.hub_model_id),
+            sentence_transformers=asked.sentence_transformers,
+            onnx=asked.onnx,
+            say=say,
+        )
     sentences = prepare_sentences(settings, model)
     say(sentences.report)
     dev = prepare_dev(settings, say)
@@ -110,7 +126,7 @@ def train(settings: Settings) -> None:
         say(describe_end(record, folder))
         if args.push_to_hub:
             target = Target(args.hub_model_id, args.hub_private_repo, revision=args.hub_revision)
-            publish(folder, target, settings.publish, False, say)
+            publishing.publish(folder, target, **publication_of(settings.publish), say=say)
 
 
 def prepare_output(settings: Settings) -> Path:
@@ -502,7 +518,12 @@ def evaluate(args: EvalArguments) -> None:
     if (folder / RUN_FILE).exists():
         print(f"Model card renewed: {folder / 'README.md'}")
     if args.push_to_hub:
-        publish_scores(args, folder, results, print)
+        publishing.publish_scores(
+            *(str(args.model_name_or_path), folder, results),
+            repo_id=args.hub_model_id,
+            private=args.private,
+            create_pr=args.create_pr,
+        )
 
 
 def judge(encoder: Any, tasks: list[Any], model: dict[str, Any], progress: bool = True) -> Results:
@@ -579,6 +600,23 @@ def evaluate_whitened(
         model = identity | {"whitening": f"the texts of each set, {whitening.kernel.shape[1]} dimensions"}
         parts.append(judge(WhitenedEncoder(encoder, whitening), [task], model, progress=False))
     return Results.join(parts)
+
+
+def export_folder(args: ExportArguments) -> None:
+    if args.folder is None:
+        raise UserError("no folder to export: focalcse export FOLDER")
+    publishing.export_folder(args.folder, args.output_dir, **publication_of(args))
+
+
+def push_folder(args: PushArguments) -> None:
+    if args.folder is None or args.hub_model_id is None:
+        raise UserError("push needs a folder and a repository: focalcse push FOLDER org/name")
+    target = Target(args.hub_model_id, args.private, args.create_pr, args.revision, args.message)
+    publishing.publish(args.folder, target, **publication_of(args), dry_run=args.dry_run)
+
+
+def publication_of(args: PublishArguments) -> dict[str, Any]:
+    return {name: getattr(args, name) for name in ("license", "language", "sentence_transformers", "onnx")}
 
 
 def table(args: TableArguments) -> None:
