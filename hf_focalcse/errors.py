@@ -1,4 +1,4 @@
-"""The one exception that a user's mistake raises."""
+"""The exceptions that end a command, with what their messages are made of."""
 
 from __future__ import annotations
 
@@ -27,3 +27,8 @@ class Stopped(Exception):
 
 
 STOPPED = 75  # EX_TEMPFAIL of sysexits.h: not done, worth starting again
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of another library says, in one line and without a full stop."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

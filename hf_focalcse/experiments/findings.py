@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..parsing.arguments import InspectArguments
+from ..options.experiments import InspectOptions
 
 KINDS = {  # kind -> (title, what it is sorted by)
     "hardest": ("Hardest in-batch negatives", "cosine"),
@@ -64,7 +64,7 @@ class Findings:
 
 
 def summarise(
-    totals: dict[str, float], rows: dict[str, list[dict[str, Any]]], count: int, args: InspectArguments
+    totals: dict[str, float], rows: dict[str, list[dict[str, Any]]], count: int, args: InspectOptions
 ) -> dict[str, float]:
     """Shares from 0 to 1, counts a batch, and how many times InfoNCE's push (|d loss / d cosine|) focal's is."""
     negatives, pairs = max(totals["negatives"], 1), count * args.batch_size * (args.batch_size - 1) / 2
@@ -90,7 +90,7 @@ def summarise(
     return {name: float(value) for name, value in summary.items()}
 
 
-def title(model: Any, args: InspectArguments) -> str:
+def title(model: Any, args: InspectOptions) -> str:
     through = model.projection_use == "always" or (args.dropout_views and model.projection_use == "training")
     views = (
         "two views with dropout, as in a training step"
@@ -103,7 +103,7 @@ def title(model: Any, args: InspectArguments) -> str:
     )
 
 
-def explain(summary: dict[str, float], sentences: int, count: int, args: InspectArguments) -> Iterator[str]:
+def explain(summary: dict[str, float], sentences: int, count: int, args: InspectOptions) -> Iterator[str]:
     """The summary in words, in lines of at most 100 columns."""
     few = f" (all that {sentences:,} sentences give)" if count < args.batches else ""
     said = [

@@ -12,7 +12,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from ..encoder.modeling import load_model, require_projection
+from ..encoder.loading import load_model, require_projection
 from ..encoder.poolers import POOLERS
 from ..errors import UserError
 from ..runs.record import RUN_FILE

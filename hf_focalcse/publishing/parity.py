@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..encoder.modeling import HEAD_FILE
+from ..encoder.head import HEAD_FILE
 from ..encoder.poolers import POOLERS
 from ..errors import UserError
 from .usage import EXAMPLES

@@ -1,4 +1,7 @@
-"""`FocalCSETrainingArguments`. Apart from arguments.py, since transformers' own class takes seconds to import."""
+"""`FocalCSETrainingArguments`: the arguments of transformers with our defaults; it takes seconds to import.
+
+How each is treated says `options/foreign.py`; an option of our own is a field of `options/training.py`.
+"""
 
 from __future__ import annotations
 

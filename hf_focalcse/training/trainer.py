@@ -25,7 +25,7 @@ from transformers.utils import logging
 
 from ..compat import save_unpublished, train_dataloader_by
 from ..data.views import PADDING_ID, Views
-from ..encoder.modeling import HEAD_FILE
+from ..encoder.head import HEAD_FILE
 from ..errors import UserError, suggest
 from ..evaluation import evaluate_sts
 from ..evaluation.identity import identify
@@ -114,6 +114,7 @@ class FocalCSETrainer(Trainer):
         self.allow_resume_mismatch = allow_resume_mismatch
         self.began = time.monotonic()  # a command line puts its own beginning here
         self.seconds_before: float | None = 0.0  # of the run up to the checkpoint that it went on from; None: unknown
+        self.asked: dict[str, Any] = {}  # a command line puts the options here that a resumed run must share
         self._staging = False
         self._micro = (-1, 0)  # global step, batches seen in it
         self.dev = list(dev or [])
@@ -442,7 +443,7 @@ class FocalCSETrainer(Trainer):
         """What must be equal for a resumed run to equal the uninterrupted one."""
         args = self.args
         report = getattr(self.train_dataset, "report", None)
-        return {
+        return self.asked | {
             "world_size": args.world_size,
             "engine": engine_of(self.accelerator),
             "per_device_train_batch_size": args.per_device_train_batch_size,

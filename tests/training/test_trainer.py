@@ -17,7 +17,7 @@ from torch.utils.data import SequentialSampler
 
 from hf_focalcse import FocalCSETrainingArguments, build_loss
 from hf_focalcse.encoder.augment import build_augmentations
-from hf_focalcse.encoder.modeling import load_model
+from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.errors import UserError
 from hf_focalcse.evaluation import evaluate_sts
 from hf_focalcse.losses import Pairs
