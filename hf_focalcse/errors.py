@@ -19,6 +19,16 @@ def suggest(name: str, allowed: Iterable[str]) -> str:
     return f", did you mean {near[0]!r}?" if near else ""
 
 
+def on_one_line(error: Exception) -> str:
+    """The message of another library's error as one clause of at most 300 characters."""
+    return " ".join(str(error).split()).replace(". ", "; ").rstrip(".")[:300] or type(error).__name__
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of another library says, in one line and without a full stop."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
 class Stopped(Exception):
     """Training was stopped by a signal and has saved a checkpoint. The command line exits with `STOPPED`.
 
@@ -27,8 +37,3 @@ class Stopped(Exception):
 
 
 STOPPED = 75  # EX_TEMPFAIL of sysexits.h: not done, worth starting again
-
-
-def first_line(error: BaseException) -> str:
-    """What an error of another library says, in one line and without a full stop."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

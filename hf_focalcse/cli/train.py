@@ -13,24 +13,18 @@ from transformers.utils import logging
 
 from .. import quickstart
 from ..data.sentences import Sentences
-from ..encoder.loading import load_model
 from ..errors import UserError
-from ..evaluation import evaluate_sts
-from ..evaluation.identity import as_encoder
 from ..losses import ContrastiveLoss, build_loss
 from ..options.tables import recorded, resumed
 from ..parsing.settings import Settings
-from ..publishing.card import write_card
 from ..publishing.hub import Target
-from ..publishing.plots import draw_plots
 from ..publishing.publish import prepare_push, publish
-from ..runs.cosines import write_cosines
-from ..runs.record import RunRecord, describe_hardware, file_sha256
+from ..runs.record import RunRecord, describe_hardware
 from ..runs.scores import headlines
-from ..training.engines import engine_of, whole_model
+from ..training.engines import engine_of
+from ..training.finish import finish_run, make_record
 from ..training.trainer import FocalCSETrainer
 from .preparation import (
-    RESULTS_FILE,
     decide_precision,
     decide_reference,
     prepare_dev,
@@ -81,40 +75,11 @@ def run(settings: Settings) -> None:
     if args.world_size > 1:
         trainer.accelerator.end_training()  # what follows is rank 0's alone
     if args.process_index == 0:
-        finish(settings, trainer, record, dev, folder, say)
-
-
-def finish(settings: Settings, trainer: Any, record: RunRecord, dev: list[Any], folder: Path, say: Say) -> None:
-    """Score what was saved, complete the record, write the card, and publish where that was asked for."""
-    args = settings.training
-    weights = file_sha256(folder / "model.safetensors")
-    record.model |= {"weights_sha256": weights}
-    if trainer.reference is not None:
-        record.model["reference"] |= trainer.reference_cost()
-    with whole_model():  # the trained one may be sharded over ranks that are gone
-        saved = load_model(str(folder)).to(args.device) if dev else None
-    results = None
-    if dev:
-        encoder, identity = as_encoder(saved, args.per_device_eval_batch_size, str(folder), weights)
-        results = evaluate_sts(encoder, dev, progress=False, model=identity)
-    record.log, record.alarms = trainer.state.log_history, trainer.alarms
-    record.final = results.scores if results else {}
-    record.dev_sets = {key: of["sha256"] for key, of in results.metadata["data"].items()} if results else {}
-    record.best = trainer.make_record().best
-    record.alarms += losses_of_score(record)
-    record.seconds = round(trainer.seconds, 1)
-    if trainer.seconds_before is None:
-        record.notes.append("seconds are of the last part alone: the checkpoint that it went on from has none")
-    if results:
-        results.write(folder / RESULTS_FILE)
-        write_cosines(folder, results)
-    record.save(folder)
-    draw_plots(folder)
-    write_card(folder)
-    say(describe_end(record, folder))
-    if args.push_to_hub:
-        target = Target(args.hub_model_id, args.hub_private_repo, revision=args.hub_revision)
-        publish(folder, target, **settings.publish.publication(), say=say)
+        record = finish_run(trainer, folder)
+        say(describe_end(record, folder))
+        if args.push_to_hub:
+            target = Target(args.hub_model_id, args.hub_private_repo, revision=args.hub_revision)
+            publish(folder, target, **settings.publish.publication(), say=say)
 
 
 def make_trainer(
@@ -165,7 +130,7 @@ def require_numbers(model: Any) -> None:
 def start_record(settings: Settings, trainer: FocalCSETrainer) -> RunRecord:
     """run.json before the first step."""
     chosen, published = settings.model, settings.publish
-    record = trainer.make_record()
+    record = make_record(trainer)
     supervised = [quickstart.SUPERVISED_NOTE] if chosen.model_name_or_path == quickstart.ENCODER_PACKAGE else []
     names = {"name_or_path": chosen.model_name_or_path, "revision": chosen.model_revision}
     wanted = {"sentence_transformers": published.sentence_transformers, "onnx": published.onnx}
@@ -174,7 +139,7 @@ def start_record(settings: Settings, trainer: FocalCSETrainer) -> RunRecord:
         record,
         command=list(settings.command),
         recipe=settings.recipe,
-        settings=settings_of_run(settings),
+        settings=settings_of_run(settings, trainer.args),
         model=record.model
         | names
         | {
@@ -191,9 +156,10 @@ def start_record(settings: Settings, trainer: FocalCSETrainer) -> RunRecord:
 
 def describe_reference(settings: Settings, trainer: FocalCSETrainer) -> dict[str, Any] | None:
     """What run.json says of the frozen encoder; its cost is added at the end."""
-    if trainer.reference is None:
+    frozen = trainer.objective.reference
+    if frozen is None:
         return None
-    model = trainer.reference.model
+    model = frozen.model
     return {
         "name_or_path": settings.reference.reference_model,
         "revision": settings.reference.reference_revision,
@@ -203,9 +169,9 @@ def describe_reference(settings: Settings, trainer: FocalCSETrainer) -> dict[str
     }
 
 
-def settings_of_run(settings: Settings) -> dict[str, Any]:
+def settings_of_run(settings: Settings, args: Any) -> dict[str, Any]:
     """Our settings, and those of TrainingArguments that matter or differ from their default; no token."""
-    args, always = settings.training, recorded()
+    always = recorded()
     plain = args.to_dict()
     for field in fields(args):
         default = field.default if field.default_factory is MISSING else field.default_factory()
@@ -223,7 +189,7 @@ def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunReco
         f"Encoder: {record.model['name_or_path']} ({record.model['class']}, {record.model['parameters']:,} parameters)"
         f", pooler {record.model['pooler']}, projection {record.model['projection']}",
         f"Noise between the two views: {noise}; augmentation: {' | '.join(record.model['augmentation'])}",
-        f"Loss: {trainer.loss}, equal texts masked: {trainer.mask_duplicates}",
+        f"Loss: {trainer.loss}, equal texts masked: {trainer.objective.mask_duplicates}",
         *([f"Reference: {reference['name_or_path']} (frozen, pooler {reference['pooler']})"] if reference else []),
         f"Engine: {record.hardware['engine']} on {args.device.type}; {trainer.describe_step()}",
         f"Batch: {args.train_batch_size} sentences x {args.world_size} process(es), {batch - 1} negatives per anchor"
@@ -236,16 +202,6 @@ def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunReco
     lines.append(str(trainer.step_memory))
     lines += [f"Before training: {name} {value:.2f}" for name, value in headlines(record.baseline).items()]
     return "\n".join(lines)
-
-
-def losses_of_score(record: RunRecord) -> list[str]:
-    """One loud sentence for each dev score that training lowered."""
-    return [
-        f"contrastive training LOWERED {name} from {record.baseline[name]:.2f} to {value:.2f}: this encoder is worse "
-        "on it than the one it started from"
-        for name, value in headlines(record.final).items()
-        if name in record.baseline and value < record.baseline[name]
-    ]
 
 
 def describe_end(record: RunRecord, folder: Path) -> str:

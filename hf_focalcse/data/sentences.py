@@ -1,7 +1,7 @@
 """Files or a Hub data set -> sentences, with a report of what was read and a fingerprint of what was kept.
 
-How lines are found is told in formats.py. A sentence is a line without the white space around it (``str.strip``);
-lines with nothing left are dropped and counted, and equality of sentences is meant after stripping.
+A sentence is a line of a text file, or a cell of a table, without the white space around it (``str.strip``). Lines
+of which nothing is left are dropped and counted. Two sentences are equal when they are equal after stripping.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from ..errors import UserError
-from .formats import Lines, MappedFile, Source, on_one_line
+from .files import MappedFile
+from .hub import download, load_split
+from .lines import Lines, Source
+from .terminal import printable, shown
 from .views import token_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TOKENISED_AT_MOST = 2_000  # sentences that measure the truncated share: about 0.3 s
+TOKENISED_AT_MOST = 2_000  # sentences on which the truncated share is measured, in about 0.3 s
 SHOWN = 100  # characters of a sample
 
 
@@ -36,15 +39,15 @@ class DataReport:
     lines_read: int
     blank: int
     duplicates: int  # repeats of an earlier equal sentence, kept unless drop_duplicates
-    dropped: int  # by drop_duplicates, max_samples and fraction
+    dropped: int  # left out by drop_duplicates, max_samples and fraction
     kept: int
     undecodable: int  # lines in which bytes that are not UTF-8 were replaced by U+FFFD
     max_samples: int | None
-    fraction: float | None  # of the sentences; like max_samples a seeded random subset in file order
+    fraction: float | None  # of the sentences to keep: like max_samples, a seeded random subset in file order
     max_seq_length: int
-    truncated_share: float | None  # of the truncated_sample sentences tokenised; None without a tokenizer
-    truncated_sample: int  # evenly spaced; equal to kept where the share is exact
-    samples: list[str]  # first, middle, last; cut and escaped so that a terminal is safe
+    truncated_share: float | None  # of the truncated_sample sentences; None without a tokenizer
+    truncated_sample: int  # sentences looked at, evenly spaced; equal to kept where the share is exact
+    samples: list[str]  # first, middle, last; cut, and escaped for a terminal
     sha256: str  # of the kept sentences in order, whatever format they came from
 
     def to_dict(self) -> dict:
@@ -54,7 +57,7 @@ class DataReport:
     def __str__(self) -> str:
         column = f", column {self.column!r}" if self.column else ""
         lines = [
-            f"Training text: {_printable(self.source)}{_printable(column)}",
+            f"Training text: {printable(self.source)}{printable(column)}",
             f"  {self.lines_read:,} lines read: {self.kept:,} kept, {self.blank:,} blank, {self.dropped:,} dropped"
             f"; {self.duplicates:,} repeat an earlier sentence",
         ]
@@ -77,7 +80,7 @@ class DataReport:
 
 
 class Sentences(Dataset):
-    """Map-style data set of ``{"text": str}`` over a memory-mapped file; holds 20 bytes a sentence in memory."""
+    """Map-style data set of ``{"text": str}`` over a memory-mapped file; 20 bytes of memory a sentence."""
 
     report: DataReport
     lines: np.ndarray  # (N,) int32: the line of each sentence in a text file, or its row in a table, from 1
@@ -111,53 +114,58 @@ def read_sentences(
     """The non-blank sentences of a local file or of a Hub data set, in order.
 
     ``train_file`` is always a local path. ``dataset_file`` is one file of the data set's repository, read by the same
-    rules; without it ``dataset_split`` is loaded by ``datasets``. ``encoding_errors``: "strict" stops at a byte that
-    is not UTF-8, "replace" puts U+FFFD. ``max_samples``: a seeded random subset of at most so many, in file order;
-    ``fraction``: of that share, at least one.
+    rules; without it ``dataset_split`` is loaded by ``datasets``. ``encoding_errors``: "strict" refuses a byte that
+    is not UTF-8, "replace" puts U+FFFD in its place. ``max_samples``: keep a seeded random subset of at most so many,
+    in file order; ``fraction``: keep such a subset of this share, at least one sentence. With a ``tokenizer`` the
+    report says which share of the sentences is longer than ``max_seq_length`` tokens.
 
-    Raises UserError for everything that a user can get wrong.
+    Raises:
+        UserError: an argument is not allowed, or the text cannot be read; with file and line.
     """
     if (train_file is None) == (dataset_name is None):
         both = "both were" if train_file is not None else "neither was"
-        raise UserError(f"Give either --train_file (a local file) or --dataset_name (a Hub data set): {both} given.")
+        raise UserError(f"give either --train_file (a local file) or --dataset_name (a Hub data set); {both} given")
     if dataset_name is None and (dataset_file or dataset_revision or dataset_split != "train"):
         raise UserError(
-            "--dataset_file, --dataset_split and --dataset_revision need --dataset_name: --train_file is a local file."
+            "--dataset_file, --dataset_split and --dataset_revision need --dataset_name; --train_file is a local file"
         )
     if dataset_file and dataset_split != "train":
         raise UserError(
-            f"--dataset_split {dataset_split} means nothing for one file, --dataset_file {dataset_file}: drop one."
+            f"--dataset_split {dataset_split} does not apply to one file, --dataset_file {dataset_file}; leave one out"
         )
     if encoding_errors not in ("strict", "replace"):
-        raise UserError(f"--encoding_errors must be 'strict' or 'replace', not {encoding_errors!r}.")
+        raise UserError(f"--encoding_errors must be 'strict' or 'replace', not {encoding_errors!r}")
     if max_samples is not None and max_samples < 1:
-        raise UserError(f"--max_train_samples must be at least 1, not {max_samples}.")
+        raise UserError(f"--max_train_samples must be at least 1, not {max_samples}")
 
     if fraction is not None and not 0 < fraction <= 1:
-        raise UserError(f"--train_fraction must be above 0 and at most 1, not {fraction}.")
+        raise UserError(f"--train_fraction must be above 0 and at most 1, not {fraction}")
     if fraction is not None and max_samples is not None:
         raise UserError(
-            f"--train_fraction {fraction} and --max_train_samples {max_samples} both say how many: leave one out."
+            f"--train_fraction {fraction} and --max_train_samples {max_samples} both say how many sentences to keep; "
+            "leave one out"
         )
 
     if dataset_name is None:
+        if not Path(str(train_file)).exists():
+            raise UserError(f"no such file: {train_file}; check the path: --train_file is a file on this machine")
         source = Source(str(train_file), encoding_errors, text_column)
         file, blocks = source.read_file(Path(str(train_file)))
     elif dataset_file is not None:
         source = Source(f"{dataset_name}/{dataset_file}", encoding_errors, text_column)
-        file, blocks = source.read_file(_download(dataset_name, dataset_file, dataset_revision))
+        file, blocks = source.read_file(download(dataset_name, dataset_file, dataset_revision))
     else:
         source = Source(f"{dataset_name} ({dataset_split})", encoding_errors, text_column)
-        table = _load_split(dataset_name, dataset_split, dataset_revision).with_format("arrow")
+        table = load_split(dataset_name, dataset_split, dataset_revision).with_format("arrow")
         file, blocks = source.read_arrow(
-            table.features.arrow_schema,
-            lambda name: (b for rows in table.select_columns(name).iter(8192) for b in rows.to_batches()),
+            table.column_names,
+            lambda names: (b for rows in table.select_columns(list(names)).iter(8192) for b in rows.to_batches()),
         )
 
     starts, ends, hashes = _scan(file, blocks, encoding_errors)
     lines_read, some = len(starts), np.flatnonzero(ends > starts)
     if not len(some):
-        raise UserError(f"{source.name} holds no sentence: {lines_read} lines, none with text.")
+        raise UserError(f"{source.input.name} holds no sentence: {lines_read} lines, none with text")
     sentences = Sentences(file, starts[some], ends[some], encoding_errors)
     repeats = _repeats(hashes[some])
     keep = np.flatnonzero(~repeats if drop_duplicates else np.ones_like(repeats))
@@ -170,43 +178,43 @@ def read_sentences(
     n = len(sentences)
     share, sample = _truncated(sentences, tokenizer, max_seq_length) if tokenizer is not None else (None, 0)
     sentences.report = DataReport(
-        source=source.name,
+        source=source.input.name,
         column=source.column,
         lines_read=lines_read,
         blank=lines_read - len(repeats),
         duplicates=int(repeats.sum()),
         dropped=len(repeats) - n,
         kept=n,
-        undecodable=source.undecodable,
+        undecodable=source.input.undecodable,
         max_samples=max_samples,
         fraction=fraction,
         max_seq_length=max_seq_length,
         truncated_share=share,
         truncated_sample=sample,
-        samples=[_shown(sentences[i]["text"]) for i in (0, n // 2, n - 1)],
+        samples=[shown(sentences[i]["text"], SHOWN) for i in (0, n // 2, n - 1)],
         sha256=_fingerprint(sentences),
     )
     return sentences
 
 
 def require(sentences: Sentences, batch_size: int) -> None:
-    """Raise UserError where there are fewer sentences than one batch of ``batch_size``."""
+    """Raise UserError if there are fewer sentences than one batch of ``batch_size`` needs."""
     if len(sentences) < batch_size:
         raise UserError(
-            f"{sentences.report.source} holds {len(sentences)} sentences, fewer than one batch of {batch_size}: "
-            f"add text, or lower --per_device_train_batch_size."
+            f"{sentences.report.source} holds {len(sentences)} sentences, fewer than one batch of {batch_size}; "
+            "add text, or lower --per_device_train_batch_size"
         )
 
 
 def _scan(file: MappedFile, blocks: Iterable[Lines], errors: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """starts, ends, hashes, all int64, of every line stripped: ends == starts where it is blank."""
+    """starts, ends, hashes, all (N,) int64, of every line after stripping; a blank line ends where it starts."""
     parts = []
     for offset, data, starts, ends, broken in blocks:
         codes = np.frombuffer(data, np.uint8)
         some = ends > starts
         edges = np.zeros((2, len(starts)), np.uint8)
         edges[:, some] = codes[starts[some]], codes[ends[some] - 1]
-        # Only a line that begins or ends beyond printable ASCII can have white space to strip, or be blank.
+        # Only a line whose first or last byte is not printable ASCII can be blank or have white space to strip.
         for i in map(int, np.flatnonzero(some & ((edges <= 0x20) | (edges >= 0x80)).any(0))):
             text = data[starts[i] : ends[i]].decode("utf-8", errors)
             rest = text.lstrip()
@@ -226,8 +234,8 @@ def _scan(file: MappedFile, blocks: Iterable[Lines], errors: str) -> tuple[np.nd
 def _repeats(hashes: np.ndarray) -> np.ndarray:
     """(N,) bool: True where an earlier sentence has the same 64-bit hash.
 
-    Among 10^6 sentences two different ones share a hash with a chance of 3e-8, and all that could happen is that one
-    sentence too many is counted (or dropped): not worth keeping the texts in memory to compare them.
+    Among 10^6 sentences, two different ones share a hash with a probability of 3e-8. The worst result is that one
+    sentence too many is counted (or dropped), so the texts are not kept in memory to compare them.
     """
     repeats = np.ones(len(hashes), dtype=bool)
     repeats[np.unique(hashes, return_index=True)[1]] = False
@@ -235,7 +243,7 @@ def _repeats(hashes: np.ndarray) -> np.ndarray:
 
 
 def _fingerprint(sentences: Sentences) -> str:
-    """SHA-256 over all sentences in UTF-8 one after the other, then over their lengths in bytes as int64."""
+    """SHA-256 of all sentences in UTF-8, joined, followed by their lengths in bytes as int64."""
     digest, lengths, step = hashlib.sha256(), array("q"), 8192
     buffer, errors = sentences.file.data, sentences.encoding_errors
     for first in range(0, len(sentences), step):
@@ -251,7 +259,7 @@ def _fingerprint(sentences: Sentences) -> str:
 
 
 def _truncated(sentences: Sentences, tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> tuple[float, int]:
-    """Share of sentences above ``max_seq_length`` tokens, special tokens included, and how many were looked at."""
+    """(share of sentences above ``max_seq_length`` tokens, special tokens included; how many were looked at)."""
     chosen = np.unique(
         np.linspace(0, len(sentences) - 1, min(len(sentences), TOKENISED_AT_MOST)).round().astype(np.int64)
     )
@@ -259,57 +267,3 @@ def _truncated(sentences: Sentences, tokenizer: PreTrainedTokenizerBase, max_seq
     # One token more than allowed is enough to see the truncation.
     ids = token_ids(tokenizer, texts, max_seq_length + 1, split_special_tokens=True)
     return sum(len(row) > max_seq_length for row in ids) / len(texts), len(texts)
-
-
-def _download(dataset_name: str, dataset_file: str, revision: str | None) -> Path:
-    """The cached copy of one file of a data set repository."""
-    from huggingface_hub import constants, errors, hf_hub_download
-
-    try:
-        return Path(hf_hub_download(dataset_name, dataset_file, repo_type="dataset", revision=revision))
-    except errors.RevisionNotFoundError as error:
-        raise UserError(
-            f"The Hub data set {dataset_name} has no revision {revision!r}: see --dataset_revision."
-        ) from error
-    except errors.RemoteEntryNotFoundError as error:
-        raise UserError(
-            f"The Hub data set {dataset_name} has no file {dataset_file!r}: see the list at "
-            f"{constants.ENDPOINT}/datasets/{dataset_name}/tree/{revision or 'main'}."
-        ) from error
-    except errors.HFValidationError as error:
-        raise UserError(
-            f"{dataset_name!r} is not a Hub id (owner/name); a local file goes to --train_file."
-        ) from error
-    except (errors.RepositoryNotFoundError, errors.LocalEntryNotFoundError, errors.HTTPError, OSError) as error:
-        raise _unreachable(dataset_name, error) from error
-
-
-def _load_split(dataset_name: str, split: str, revision: str | None):
-    import datasets
-    from huggingface_hub.errors import HTTPError
-
-    if Path(dataset_name).exists():  # load_dataset would read it
-        raise UserError(
-            f"{dataset_name} is here on disk, and --dataset_name is a Hub id: give a file to --train_file."
-        )
-    try:
-        return datasets.load_dataset(dataset_name, split=split, revision=revision)
-    except (HTTPError, datasets.exceptions.DatasetsError, OSError, ValueError) as error:
-        raise _unreachable(f"{dataset_name} (split {split!r})", error) from error
-
-
-def _unreachable(what: str, error: Exception) -> UserError:
-    reason = "; ".join(on_one_line(error).split("; ")[:2])  # the clauses that follow are advice
-    return UserError(
-        f"The Hub data set {what} could not be loaded ({reason}): check its name and the network, use "
-        f"`hf auth login` where it is private, or download a file yourself and give it to --train_file."
-    )
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def _shown(text: str) -> str:
-    shown = _printable(text[: SHOWN + 1])
-    return shown if len(shown) <= SHOWN else shown[: SHOWN - 1] + "…"

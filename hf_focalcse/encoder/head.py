@@ -27,6 +27,7 @@ from ..compat import (
     draw_generic_weights,
     find_file,
     is_rerun_in_backward,
+    keep_out_of_files,
     plain_forward,
     set_attention,
 )
@@ -158,13 +159,33 @@ class FocalCLMixin(_Base):
     # ---- forward
 
     @torch.compiler.disable(recursive=False)  # only the encoder itself is worth compiling
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+    def forward(self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, batch: Any = None) -> Any:
+        """`embed_views` of ids and mask; or the loss of a whole ``batch`` by the objective that `carry` was given.
+
+        The objective runs in here, so that engines have gathered its parameters and count them in backward.
+        """
+        if batch is not None:
+            return self.objective(self.embed_views, batch)
+        return self.embed_views(input_ids, attention_mask)
+
+    def carry(self, objective: nn.Module) -> None:
+        """Train the parameters of an objective with the encoder's, without publishing them.
+
+        They lie under ``objective`` while a run trains, and in no file that `save_pretrained` writes.
+        """
+        self.objective = objective
+        keep_out_of_files(self, [f"objective.{name}" for name in objective.state_dict()])
+
+    @torch.compiler.disable(recursive=False)
+    def embed_views(self, input_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor:
         """Ids and mask (B, V, L) -> embeddings (B, V, D); or (B, L) -> (B, D). Padding is expected on the right.
 
         Rows are grouped by length; every group is trimmed to its own longest row, or packed without padding. With
         ``chunk_size`` a group has that many rows and is checkpointed in training: only one group's activations are
         held at a time, and dropout is replayed. In training ``augmentations`` change the views.
         """
+        if input_ids is None or attention_mask is None:
+            raise UserError("an encoder needs input_ids and attention_mask")
         drawn = NOTHING_DRAWN
         if self.training and self.augmentations:
             drawn = draw_views(self.augmentations, attention_mask, self.config.hidden_size)

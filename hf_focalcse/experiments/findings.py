@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..data import terminal
 from ..options.experiments import InspectOptions
 
+WIDTH = 92  # characters of a sentence in a table
 KINDS = {  # kind -> (title, what it is sorted by)
     "hardest": ("Hardest in-batch negatives", "cosine"),
     "upweighted": ("Negatives that focal moves most of an anchor's push to", "share_gain"),
@@ -46,7 +48,7 @@ class Findings:
                 cells += [_cell(row["ratio"], 9, ".2f"), _cell(row["share_gain"], 9, "+.1%")]
                 cells += [f"  {row['lines'][0]}, {row['lines'][1]}"]
                 masked = "" if row["negative"] else "  (equal: masked)"
-                lines += ["".join(cells) + masked, *(f"      {_shown(text)}" for text in row["texts"])]
+                lines += ["".join(cells) + masked, *(f"      {terminal.shown(text, WIDTH)}" for text in row["texts"])]
             blocks.append(lines if rows else [f"{lines[0]}: none"])
         return "\n\n".join("\n".join(block) for block in blocks)
 
@@ -137,8 +139,3 @@ def explain(summary: dict[str, float], sentences: int, count: int, args: Inspect
 
 def _cell(value: float | None, width: int, form: str) -> str:
     return f"{'-' if value is None else format(value, form):>{width}}"
-
-
-def _shown(text: str, width: int = 92) -> str:
-    plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return plain if len(plain) <= width else plain[: width - 1] + "…"

@@ -298,14 +298,18 @@ def row(cid="a", rank=1, label="1", query="q", text="t"):
 @pytest.mark.parametrize(
     "content, options, message",
     [
-        ("qid\tquery\tcandidate\n1\tq\tc\n", {}, "x.tsv, line 2: no column 'label'; needed are qid, label, query"),
+        (
+            "qid\tquery\tcandidate\n1\tq\tc\n",
+            {},
+            "no column 'label'; needed are qid, label, query, candidate; its",
+        ),
         (HEADER + row() + row("b", label="2"), {}, "line 3, column label: '2' is not one of 1, 0, true, false"),
-        (HEADER + row() + row("b", query="Q"), {}, "line 3: query '1' reads otherwise than in .*x.tsv, line 2"),
+        (HEADER + row() + row("b", query="Q"), {}, "line 3: query '1' differs from .*x.tsv, line 2; rows of one qid"),
         (HEADER + row(text=""), {}, "line 2, column candidate: it is empty; a query needs candidates"),
         (HEADER + row(query=" "), {}, "line 2, column query: it is empty"),
-        (HEADER + row() + row(), {}, "line 3: candidate 'a' of query '1' was there before, in .*x.tsv, line 2"),
-        (HEADER + row(rank="first"), {}, "line 2, column ir_rank: 'first' is no rank; 1 is"),
-        (HEADER + row(rank=0), {}, "line 2, column ir_rank: '0' is no rank"),
+        (HEADER + row() + row(), {}, "line 3: candidate 'a' of query '1' is listed before, in .*x.tsv, line 2"),
+        (HEADER + row(rank="first"), {}, "line 2, column ir_rank: 'first' is not a rank; it must be"),
+        (HEADER + row(rank=0), {}, "line 2, column ir_rank: '0' is not a rank"),
         (HEADER, {}, "x.tsv holds no candidates"),
         (HEADER + row(label="0"), {}, "no query of x/dev can be scored; one needs a relevant candidate$"),
         (HEADER + row(), {"scorer": "sbert"}, "one needs a relevant candidate and another"),
@@ -328,7 +332,7 @@ def test_a_missing_table(tmp_path):
         load_rerank(tmp_path / "none.tsv")
     with pytest.raises(UserError, match="no such file: .*askubuntu/, nor a folder; --rerank_file takes a table or"):
         load_rerank(f"{tmp_path}/askubuntu/")
-    with pytest.raises(UserError, match="must end in .tsv, .csv"):
+    with pytest.raises(UserError, match="must end in .csv, .tsv"):
         load_rerank(write(tmp_path / "x.txt", ""))
 
 
@@ -363,10 +367,10 @@ def test_askubuntu_folder(tmp_path, packed):
 @pytest.mark.parametrize(
     "dev, message",
     [
-        ("1\t3\t2 3\n", "dev.txt, line 1: 3 columns; there are query id, relevant ids, candidate ids, scores"),
+        ("1\t3\t2 3\n", "dev.txt, line 1: 3 columns, not 4: query id, relevant ids, candidate ids, scores"),
         ("1\t3\t2 3\t1 2\n1\t3\t\t\n", "dev.txt, line 2: query 1 has no candidates"),
         ("1\t3\t2 3\t1\n", "dev.txt, line 1: 2 candidates but 1 scores; they must be parallel"),
-        ("1\t3\t2 3\t1 x\n", "dev.txt, line 1: a score is no number"),
+        ("1\t3\t2 3\t1 x\n", "dev.txt, line 1: a score is not a number"),
         ("1\t3\t2 9\t1 2\n", "dev.txt, line 1: question 9 is not in text_tokenized.txt"),
         ("9\t3\t2 3\t1 2\n", "dev.txt, line 1: question 9 is not in text_tokenized.txt"),
         ("1\t\t2 3\t1 2\n", "dev.txt: no query of AskUbuntu/dev can be scored"),

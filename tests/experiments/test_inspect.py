@@ -289,8 +289,11 @@ def test_a_table_and_its_rows(here):
         ("tiny text.txt --pooler mean --temp 0", "temperature is 0.0; it must be a number above 0"),
         ("tiny text.txt --pooler mean --max_seq_length 2", "this encoder takes 3 to 64 tokens"),
         ("tiny text.txt --pooler mean", "text.txt holds 20 sentences, fewer than one batch of 64: add text, or lower"),
-        ("tiny nowhere.txt --pooler mean", "nowhere.txt does not exist: check the path; FILE is a file on this"),
-        ("tiny two.tsv --pooler mean", "two.tsv has 2 columns: name one with --text_column"),
+        (
+            "tiny nowhere.txt --pooler mean",
+            "no such file: nowhere.txt; check the path: FILE is a file on this",
+        ),
+        ("tiny two.tsv --pooler mean", "two.tsv has 2 columns; name one with --text_column"),
         ("tiny text.txt", "says how it pools; choose with --pooler"),
         ("./nowhere text.txt", "no model folder './nowhere'"),
         ("tiny text.txt --pooler cls --dropout_views", "training would draw the projection of tiny anew"),

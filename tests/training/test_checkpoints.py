@@ -24,8 +24,8 @@ from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.errors import Stopped, UserError
 from hf_focalcse.evaluation import read_pairs
 from hf_focalcse.training import checkpoints
+from hf_focalcse.training.callbacks import StopSignals
 from hf_focalcse.training.checkpoints import MANIFEST, damage, find_checkpoint, list_checkpoints, rotate
-from hf_focalcse.training.stopping import StopSignals
 
 ROOT = Path(__file__).resolve().parents[2]
 
