@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from .. import quickstart
-from ..encoder.augment import build_augmentations
-from ..encoder.poolers import resolve_pooler
 from ..errors import UserError, suggest
 from ..evaluation import STS_TASKS, load_tasks, read_pairs
 from ..evaluation.tasks import find_sets, open_source
 from ..options.evaluation import Evaluation
 from ..options.tables import grid_evaluation, replaces, set_by_sweep
-from ..parsing.evaluation import check_eval, parse_eval
+from ..parsing.evaluation import parse_eval
 from ..parsing.legacy import RENAMED, translate
 from ..parsing.settings import Settings, parse, training_parser
 from .asked import settings_asked
@@ -152,15 +150,12 @@ def check_values(settings: Settings) -> None:
     """Refuse before the start what every run would refuse after loading its model.
 
     Raises:
-        UserError: there is no such pooler, augmentation or file, or the loss refuses its settings.
+        UserError: there is no such model folder or file, or the loss refuses its settings.
     """
     from ..encoder.loading import require_folder
     from ..losses import build_loss  # torch
 
     build_loss(settings.loss.loss, **settings.loss_settings)
-    if settings.model.pooler is not None:
-        resolve_pooler(settings.model.pooler)
-    build_augmentations(settings.views.augmentation)
     for name in (settings.model.model_name_or_path, settings.reference.reference_model):
         if name is not None:
             require_folder(name)
@@ -182,7 +177,6 @@ def check_evaluation(args: Evaluation) -> None:
     Raises:
         UserError: a value, a name or a file is not valid.
     """
-    check_eval(args)
     for task in args.tasks or ():
         if task.partition("/")[0] not in {*STS_TASKS, *(row.title for row in STS_TASKS.values())}:
             raise UserError(f"there is no task {task!r}{suggest(task, STS_TASKS)}; allowed: {', '.join(STS_TASKS)}")
