@@ -82,7 +82,7 @@ class Contrastive(Objective):
             return self.reference.encode(batch, self._beside())
 
     def identity(self) -> dict[str, Any]:
-        return {
+        return super().identity() | {
             "loss": self.criterion.config | {"mask_duplicates": self.mask_duplicates},
             "negatives": self.negatives,
         }

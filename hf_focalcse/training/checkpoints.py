@@ -142,9 +142,8 @@ def find_checkpoint(output_dir: str | Path, asked: str) -> Checkpoint | None:
     for path in reversed(list_checkpoints(output_dir)):
         problem = damage(path)
         if problem is None:
-            return Checkpoint(
-                str(path), _run_of(path), tuple(f"{d}; {path.name} is used in its place" for d in damaged)
-            )
+            notes = tuple(f"{said}; {path.name} is used in its place" for said in damaged)
+            return Checkpoint(str(path), _run_of(path), notes)
         damaged.append(f"checkpoint {path} is damaged: {problem}")
     if damaged:
         raise UserError(

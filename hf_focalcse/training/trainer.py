@@ -51,8 +51,8 @@ class FocalCSETrainer(KeepingTrainer):
     Raises:
         UserError: a reference is missing or not used, every dropout rate is 0 (both views would be equal) and there is
             no augmentation, torch_compile meets a cutoff, there are fewer than two sentences a batch, the dev tasks
-            do not give the metric that is to choose the best checkpoint, or processes and engine are not what was asked
-            for.
+            do not give the metric that is to choose the best checkpoint, or processes and engine are not those that
+            were asked for.
     """
 
     model: Any

@@ -184,7 +184,7 @@ MISTAKES = [
     ("train", f"{GOOD} --loss dclr --reference_model tiny", "choose with --reference_pooler: cls"),
     ("train", f"{GOOD} --loss dclr --reference_model ./nowhere", "no model folder './nowhere'"),
     ("train", f"{GOOD} --loss dclr --weighting none --reference_model tiny --reference_pooler mean",
-     "looks at no reference model, but one is given"),
+     "uses no reference model, but one is given"),
     ("train", f"{GOOD} --reference_pooler mean", "--reference_pooler belongs to --reference_model"),
     ("train", f"{GOOD} --loss dclr --weighting teacher", "weighting is 'teacher'; allowed: reference, self"),
     ("train", f"{GOOD} --augmentation token_shufle", "no augmentation 'token_shufle', did you mean 'token_shuffle'"),
