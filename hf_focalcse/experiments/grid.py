@@ -10,14 +10,12 @@ from typing import Any
 
 import yaml
 
-from ..encoder.augment import build_augmentations
-from ..encoder.poolers import resolve_pooler
 from ..errors import UserError, suggest
 from ..evaluation import STS_TASKS, load_tasks, read_pairs
 from ..evaluation.tasks import find_sets, open_source
 from ..options.evaluation import Evaluation
 from ..options.tables import grid_evaluation, replaces, set_by_sweep
-from ..parsing.evaluation import check_eval, parse_eval
+from ..parsing.evaluation import parse_eval
 from ..parsing.legacy import RENAMED, translate
 from ..parsing.recipes import GRIDS
 from ..parsing.settings import Settings, parse, training_parser
@@ -131,15 +129,12 @@ def check_values(settings: Settings) -> None:
     """Refuse now what every run would refuse after it has loaded its model.
 
     Raises:
-        UserError: there is no such pooler, augmentation or file, or the loss refuses its settings.
+        UserError: there is no such model folder or file, or the loss refuses its settings.
     """
     from ..encoder.loading import require_folder
     from ..losses import build_loss  # torch
 
     build_loss(settings.loss.loss, **settings.loss_settings)
-    if settings.model.pooler is not None:
-        resolve_pooler(settings.model.pooler)
-    build_augmentations(settings.views.augmentation)
     for name in (settings.model.model_name_or_path, settings.reference.reference_model):
         if name is not None:
             require_folder(name)
@@ -161,7 +156,6 @@ def check_evaluation(args: Evaluation) -> None:
     Raises:
         UserError: a value, a name or a file is not as it must be.
     """
-    check_eval(args)
     for task in args.tasks or ():
         if task.partition("/")[0] not in {*STS_TASKS, *(row.title for row in STS_TASKS.values())}:
             raise UserError(f"there is no task {task!r}{suggest(task, STS_TASKS)}; allowed: {', '.join(STS_TASKS)}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..options.tables import resumed
+from ..options.tables import defaults, resumed
 from ..runs.atomic import write_json
 
 MANIFEST = "checkpoint.json"
@@ -154,16 +154,14 @@ def find_checkpoint(output_dir: str | Path, asked: str) -> Checkpoint | None:
 
 
 def differences_of_run(checkpoint: Checkpoint, run: dict[str, Any]) -> list[str]:
-    """What differs between the run of a checkpoint and this one, in words."""
+    """What differs between the run of a checkpoint and this one, in words. An option that is younger than the
+    checkpoint had its default."""
+    before = UNNAMED | defaults() | checkpoint.run
     return [
-        f"{name} was {_recorded(checkpoint, key)!r} and is {run[key]!r}"
+        f"{name} was {before.get(key)!r} and is {run[key]!r}"
         for key, name in (RUN_FACTS | resumed()).items()
-        if key in run and _recorded(checkpoint, key) != run[key]
+        if key in run and before.get(key) != run[key]
     ]
-
-
-def _recorded(checkpoint: Checkpoint, key: str) -> Any:
-    return checkpoint.run.get(key, UNNAMED.get(key))
 
 
 def saving_failed(error: Exception, output_dir: str | Path) -> UserError:
