@@ -201,7 +201,7 @@ def _load(file: Path) -> Any:
         with open(file, encoding="utf-8") as stream:
             return yaml.load(stream, _Loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"grid {file} is no valid yaml: {' '.join(str(error).split())}") from error
+        raise UserError(f"grid {file} is not valid yaml: {' '.join(str(error).split())}") from error
 
 
 def _mapping(value: Any, where: str, allowed: tuple[str, ...] | None = None) -> dict[str, Any]:

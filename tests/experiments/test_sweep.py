@@ -228,7 +228,7 @@ def test_wrong_files_and_flags(material, monkeypatch):
     (material / "broken.yaml").write_text("axes: [")
     for name, message in {
         "twice.yaml": "'a' is there twice in the mapping that begins in line 3",
-        "broken.yaml": "is no valid yaml",
+        "broken.yaml": "is not valid yaml",
         "absent.yaml": "there is no grid file 'absent.yaml'",
         "temprature": "there is no grid 'temprature', did you mean 'temperature'?; shipped are augmentation",
     }.items():
