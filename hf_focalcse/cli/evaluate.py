@@ -20,7 +20,8 @@ from ..evaluation.word_vectors import RULE, WordVectors
 from ..options.evaluation import Evaluation
 from ..parsing.evaluation import RERANK
 from ..publishing.card import write_card
-from ..publishing.export import is_export, update_export
+from ..publishing.export_records import update_export
+from ..publishing.manifest import is_export
 from ..publishing.plots import draw_plots
 from ..publishing.publish import publish_scores
 from ..runs.cosines import write_cosines
@@ -73,7 +74,12 @@ def run(args: Evaluation) -> None:
     if (folder / RUN_FILE).exists():
         print(f"Model card renewed: {folder / 'README.md'}")
     if args.push_to_hub:
-        publish_scores(args, folder, results, print)
+        publish_scores(
+            *(str(args.model_name_or_path), folder, results),
+            repo_id=args.hub_model_id,
+            private=args.private,
+            create_pr=args.create_pr,
+        )
 
 
 def judge(encoder: Any, tasks: list[Any], model: dict[str, Any], progress: bool = True) -> Results:

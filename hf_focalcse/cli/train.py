@@ -52,7 +52,13 @@ def run(settings: Settings) -> None:
     loss = build_loss(settings.loss.loss, **settings.loss_settings)
     model = prepare_model(settings, loss)
     if args.push_to_hub:
-        prepare_push(model.pooler_name, args.hub_model_id, settings.publish, say)
+        wanted = settings.publish
+        prepare_push(
+            *(model.pooler_name, args.hub_model_id),
+            sentence_transformers=wanted.sentence_transformers,
+            onnx=wanted.onnx,
+            say=say,
+        )
     sentences = prepare_sentences(settings, model)
     say(sentences.report)
     dev, settings = prepare_dev(settings, say)
@@ -73,7 +79,7 @@ def run(settings: Settings) -> None:
         say(describe_end(record, folder))
         if args.push_to_hub:
             target = Target(args.hub_model_id, args.hub_private_repo, revision=args.hub_revision)
-            publish(folder, target, settings.publish, False, say)
+            publish(folder, target, **settings.publish.publication(), say=say)
 
 
 def make_trainer(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from .field import HARMLESS, PATH, at_least, one_of, option, share
@@ -266,6 +266,10 @@ class Publish:
         role=HARMLESS,
         why="the export holds the same encoder with and without this file",
     )
+
+    def publication(self) -> dict[str, Any]:
+        """The keyword arguments that `publishing` takes."""
+        return {part.name: getattr(self, part.name) for part in fields(Publish)}
 
 
 GROUPS = (Job, Model, Loss, Reference, View, Data, Dev, Distributed, Publish)  # in the order of --help
