@@ -123,7 +123,8 @@ def require_numbers(model: Any) -> None:
     if broken:
         raise UserError(
             f"training ended with {len(broken)} weight tensors that contain NaN or infinity, for instance "
-            f"{broken[0]}; the model is not saved; lower --learning_rate, keep --max_grad_norm 1.0, or use --bf16 in place of --fp16"
+            f"{broken[0]}; the model is not saved; lower --learning_rate, keep --max_grad_norm 1.0, or use --bf16 "
+            "in place of --fp16"
         )
 
 
