@@ -228,11 +228,7 @@ def test_wrong_files_and_flags(material, monkeypatch):
     (material / "twice.yaml").write_text("axes:\n  loss:\n    a: {loss: focal}\n    a: {loss: infonce}\n")
     (material / "broken.yaml").write_text("axes: [")
     for name, message in {
-<<<<<<< HEAD
-        "twice.yaml": "'a' is there twice in the mapping that begins in line 3",
-=======
         "twice.yaml": "the key 'a' occurs twice in the mapping that begins in line 3",
->>>>>>> main
         "broken.yaml": "is not valid yaml",
         "absent.yaml": "there is no grid file 'absent.yaml'",
         "temprature": "there is no grid 'temprature', did you mean 'temperature'?; the shipped grids are augmentation",
