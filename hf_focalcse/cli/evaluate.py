@@ -25,9 +25,10 @@ from ..publishing.manifest import is_export
 from ..publishing.plots import draw_plots
 from ..publishing.publish import publish_scores
 from ..runs.cosines import write_cosines
+from ..runs.folder import WEIGHTS_FILE
 from ..runs.record import RUN_FILE, file_sha256
-from ..runs.scores import headlines
-from .preparation import RESULTS_FILE, make_writable
+from ..runs.scores import RESULTS_FILE, headlines
+from .preparation import make_writable
 
 TARGET = "target"  # as the value of --whiten: the texts that are scored
 
@@ -92,7 +93,7 @@ def judge(encoder: Any, tasks: list[Any], model: dict[str, Any], progress: bool 
 
 def weights_file(path: str, revision: str | None) -> Path | None:
     """The weights of a folder or of a Hub repository that was loaded; None if they are split over several files."""
-    name = "model.safetensors"
+    name = WEIGHTS_FILE
     if Path(path).is_dir():
         return Path(path) / name if (Path(path) / name).is_file() else None
     found = find_file(path, name, revision=revision)

@@ -24,12 +24,13 @@ from ..losses import ContrastiveLoss
 from ..options.training import Reference
 from ..parsing.settings import Settings
 from ..runs.cosines import PAIRS_FILE
+from ..runs.folder import WEIGHTS_FILE
 from ..runs.record import RUN_FILE
+from ..runs.scores import RESULTS_FILE
 from ..training import checkpoints
 from ..training.engines import whole_model
 
-RESULTS_FILE = "results.json"
-WRITTEN = (RUN_FILE, RESULTS_FILE, PAIRS_FILE, "README.md", "config.json", "model.safetensors", HEAD_FILE)  # by a run
+WRITTEN = (RUN_FILE, RESULTS_FILE, PAIRS_FILE, "README.md", "config.json", WEIGHTS_FILE, HEAD_FILE)  # by a run
 SENTEVAL = Path("SentEval/data/downstream")  # where the public training scripts look
 
 

@@ -17,12 +17,11 @@ from ..publishing.export import export_model
 from ..publishing.hub import Target, push
 from ..publishing.plots import draw_plots
 from ..runs.cosines import write_cosines
+from ..runs.folder import WEIGHTS_FILE
 from ..runs.record import RUN_FILE, RunRecord, file_sha256
-from ..runs.scores import Results, headlines
+from ..runs.scores import RESULTS_FILE, Results, headlines
 from .engines import whole_model
 from .keeping import logger
-
-RESULTS_FILE = "results.json"
 
 
 def make_record(trainer: Any) -> RunRecord:
@@ -70,7 +69,7 @@ def finish_run(trainer: Any, folder: Path, say: Any = None) -> RunRecord:
     that may be sharded over processes that have ended.
     """
     record = trainer.record or make_record(trainer)
-    weights = file_sha256(folder / "model.safetensors")
+    weights = file_sha256(folder / WEIGHTS_FILE)
     record.model |= {"weights_sha256": weights}
     if record.model.get("reference"):
         record.model["reference"] |= trainer.reference_cost()
