@@ -9,6 +9,7 @@ pickled.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import pickle
@@ -106,13 +107,18 @@ def serve() -> None:
     with contextlib.suppress(ImportError):
         import deepspeed  # noqa: F401
 
+    known = set()
     while True:
         try:
             world, name, args, env, folder, timeout = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        with contextlib.suppress(ImportError):  # the rank imports it again and says what is wrong
-            importlib.import_module(name.split(":")[0])
+        if (module := name.split(":")[0]) not in known:
+            with contextlib.suppress(ImportError):  # the rank imports it again and says what is wrong
+                importlib.import_module(module)
+            known.add(module)
+            gc.collect()
+            gc.freeze()  # accelerate collects garbage at the end of each training: not among all that was imported
         port = free_port()
         children = {}
         for rank in range(world):
