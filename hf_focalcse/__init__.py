@@ -3,18 +3,14 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .encoder.families import FAMILIES
+
 __version__ = "0.1.0"
 
 _PUBLIC = {  # name -> module; loaded on first use, so that the command line answers at once
-    "AutoModelForFocalCL": "encoder.modeling",
-    "BertForFocalCL": "encoder.modeling",
-    "DistilBertForFocalCL": "encoder.modeling",
-    "ElectraForFocalCL": "encoder.modeling",
-    "ModernBertForFocalCL": "encoder.modeling",
-    "MPNetForFocalCL": "encoder.modeling",
-    "RobertaForFocalCL": "encoder.modeling",
-    "XLMRobertaForFocalCL": "encoder.modeling",
-    "load_model": "encoder.modeling",
+    "AutoModelForFocalCL": "encoder.auto",
+    **{family.class_name: "encoder.auto" for family in FAMILIES},  # BertForFocalCL and so on
+    "load_model": "encoder.loading",
     "build_loss": "losses",
     "Pairs": "losses",
     "ContrastiveLoss": "losses",
@@ -25,6 +21,10 @@ _PUBLIC = {  # name -> module; loaded on first use, so that the command line ans
     "ViewCollator": "data.views",
     "read_sentences": "data.sentences",
     "evaluate_sts": "evaluation",
+    "load_tasks": "evaluation",
+    "read_pairs": "evaluation",
+    "export_model": "publishing.export",
+    "push": "publishing.hub",
     "UserError": "errors",
 }
 __all__ = [*_PUBLIC, "__version__"]
@@ -32,20 +32,13 @@ __all__ = [*_PUBLIC, "__version__"]
 if TYPE_CHECKING:
     from .data.sentences import read_sentences
     from .data.views import View, ViewCollator, Views
-    from .encoder.modeling import (
-        AutoModelForFocalCL,
-        BertForFocalCL,
-        DistilBertForFocalCL,
-        ElectraForFocalCL,
-        ModernBertForFocalCL,
-        MPNetForFocalCL,
-        RobertaForFocalCL,
-        XLMRobertaForFocalCL,
-        load_model,
-    )
+    from .encoder.auto import AutoModelForFocalCL
+    from .encoder.loading import load_model
     from .errors import UserError
-    from .evaluation import evaluate_sts
+    from .evaluation import evaluate_sts, load_tasks, read_pairs
     from .losses import ContrastiveLoss, Pairs, build_loss
+    from .publishing.export import export_model
+    from .publishing.hub import push
     from .training.args import FocalCSETrainingArguments
     from .training.trainer import FocalCSETrainer
 

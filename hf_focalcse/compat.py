@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -68,6 +68,11 @@ def draw_generic_weights(model: Any, module: nn.Module) -> None:
     from transformers import PreTrainedModel
 
     PreTrainedModel._init_weights(model, module)
+
+
+def keep_out_of_files(model: Any, names: Iterable[str]) -> None:
+    """Let ``save_pretrained`` of this model leave these weights out, and let Trainer not miss them when it loads."""
+    model._keys_to_ignore_on_save = [*(model._keys_to_ignore_on_save or []), *names]
 
 
 def auto_class_parts() -> tuple[type, Any]:

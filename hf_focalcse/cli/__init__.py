@@ -1,1 +1,1 @@
-"""The command line: one file a command, with its options and its job."""
+"""The command line: main.py has one row for each command, and one file for each has its options and its job."""

@@ -1,28 +1,38 @@
-"""The console command ``focalcse``: one row a subcommand; what a job needs is imported when it runs."""
+"""The console command ``focalcse``: one row for each command; its module is imported when it is called."""
 
 from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from importlib import import_module
 
 from ..errors import STOPPED, Stopped, UserError, suggest
-from ..parsing import arguments
 
-COMMANDS = {  # name -> (parser in arguments.py, job in jobs.py or module:job, what it does)
-    "train": ("parse", "train", "train a sentence encoder without labels (run_unsup.py)"),
-    "eval": ("parse_eval", "evaluate", "judge a sentence encoder on the STS tasks (run_eval.py)"),
-    "table": ("parse_table", "table", "print a table from many results.json"),
-    "inspect": ("parse_inspect", "..experiments.inspect:inspect", "show hard and false negatives: MODEL FILE"),
-    "export": ("parse_export", "export_folder", "write the folder that others load: FOLDER"),
-    "sweep": (
-        "parse_sweep",
-        "..experiments.sweep:sweep",
-        "train every run of a grid: GRID, a name or a .yaml",
+
+@dataclass(frozen=True)
+class Command:
+    """A command. Its module has ``run``, which does the job, and ``parse``, unless ``parser`` has that."""
+
+    module: str
+    purpose: str
+    parser: str = ""
+
+
+# Grids hold the flags of train and eval, so these are parsed in parsing/; their modules import torch, which takes
+# seconds, and --help has answered by then. The other modules import what is slow when the job runs.
+COMMANDS = {
+    "train": Command(".train", "train a sentence encoder without labels (run_unsup.py)", "..parsing.settings:parse"),
+    "eval": Command(
+        ".evaluate", "score a sentence encoder on the STS tasks (run_eval.py)", "..parsing.evaluation:parse_eval"
     ),
-    "compare": ("parse_compare", "..experiments.compare:compare", "test what runs differ by: RUNS --factor NAME"),
-    "report": ("parse_report", "..experiments.report:report", "tables and figures of many runs as one page: FOLDER …"),
-    "push": ("parse_push", "push_folder", "publish a trained model on the Hub: FOLDER org/name"),
+    "table": Command(".table", "print a table of many results.json: RESULTS …"),
+    "inspect": Command(".inspect", "show hard negatives and likely false negatives: MODEL FILE"),
+    "export": Command(".export", "write a folder that other libraries load: FOLDER"),
+    "sweep": Command(".sweep", "train every run of a grid: GRID, the name of a shipped one or a .yaml"),
+    "compare": Command(".compare", "test what a setting changes between runs: RUNS … --factor NAME"),
+    "report": Command(".report", "write tables and figures of many runs as one page: FOLDER …"),
+    "push": Command(".push", "publish a trained encoder on the Hub: FOLDER org/name"),
 }
 
 
@@ -31,8 +41,8 @@ def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help"):
         print("usage: focalcse COMMAND [flags]\n")
-        for name, (_, _, purpose) in COMMANDS.items():
-            print(f"  {name:8} {purpose}")
+        for name, command in COMMANDS.items():
+            print(f"  {name:8} {command.purpose}")
         print("\nfocalcse COMMAND --help lists the flags of a command.")
         return
     if argv[0] == "--version":
@@ -46,16 +56,17 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def run(command: str, argv: list[str] | None = None, script: str | None = None) -> None:
-    """Run a command; a `UserError` ends in one sentence on stderr and exit code 2, Ctrl-C in exit code 130;
-    training that a signal stopped after saving a checkpoint in 75."""
-    parser, job, _ = COMMANDS[command]
+    """Run a command.
+
+    A `UserError` ends in one sentence on stderr and exit code 2, Ctrl-C in exit code 130, and training that a signal
+    stopped after it saved a checkpoint in exit code 75.
+    """
+    row = COMMANDS[command]
+    argv = sys.argv[1:] if argv is None else argv
     try:
-        settings = getattr(arguments, parser)(
-            sys.argv[1:] if argv is None else argv, script or os.path.basename(sys.argv[0])
-        )
-        module, _, name = job.rpartition(":")
-        jobs = import_module(module or ".jobs", __package__)  # takes seconds; --help has answered by now
-        getattr(jobs, name)(settings)
+        module, _, parse = (row.parser or f"{row.module}:parse").partition(":")
+        asked = getattr(import_module(module, __package__), parse)(argv, script or os.path.basename(sys.argv[0]))
+        import_module(row.module, __package__).run(asked)
     except UserError as error:
         _fail(str(error))
     except Stopped as stop:

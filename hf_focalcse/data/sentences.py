@@ -17,7 +17,10 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from ..errors import UserError
-from .formats import Lines, MappedFile, Source, on_one_line
+from .files import MappedFile
+from .hub import download, load_split
+from .lines import Lines, Source
+from .terminal import printable, shown
 from .views import token_ids
 
 if TYPE_CHECKING:
@@ -54,7 +57,7 @@ class DataReport:
     def __str__(self) -> str:
         column = f", column {self.column!r}" if self.column else ""
         lines = [
-            f"Training text: {_printable(self.source)}{_printable(column)}",
+            f"Training text: {printable(self.source)}{printable(column)}",
             f"  {self.lines_read:,} lines read: {self.kept:,} kept, {self.blank:,} blank, {self.dropped:,} dropped"
             f"; {self.duplicates:,} repeat an earlier sentence",
         ]
@@ -119,45 +122,48 @@ def read_sentences(
     """
     if (train_file is None) == (dataset_name is None):
         both = "both were" if train_file is not None else "neither was"
-        raise UserError(f"Give either --train_file (a local file) or --dataset_name (a Hub data set): {both} given.")
+        raise UserError(f"give either --train_file (a local file) or --dataset_name (a Hub data set); {both} given")
     if dataset_name is None and (dataset_file or dataset_revision or dataset_split != "train"):
         raise UserError(
-            "--dataset_file, --dataset_split and --dataset_revision need --dataset_name: --train_file is a local file."
+            "--dataset_file, --dataset_split and --dataset_revision need --dataset_name; --train_file is a local file"
         )
     if dataset_file and dataset_split != "train":
         raise UserError(
-            f"--dataset_split {dataset_split} means nothing for one file, --dataset_file {dataset_file}: drop one."
+            f"--dataset_split {dataset_split} does not apply to one file, --dataset_file {dataset_file}; leave one out"
         )
     if encoding_errors not in ("strict", "replace"):
-        raise UserError(f"--encoding_errors must be 'strict' or 'replace', not {encoding_errors!r}.")
+        raise UserError(f"--encoding_errors must be 'strict' or 'replace', not {encoding_errors!r}")
     if max_samples is not None and max_samples < 1:
-        raise UserError(f"--max_train_samples must be at least 1, not {max_samples}.")
+        raise UserError(f"--max_train_samples must be at least 1, not {max_samples}")
 
     if fraction is not None and not 0 < fraction <= 1:
-        raise UserError(f"--train_fraction must be above 0 and at most 1, not {fraction}.")
+        raise UserError(f"--train_fraction must be above 0 and at most 1, not {fraction}")
     if fraction is not None and max_samples is not None:
         raise UserError(
-            f"--train_fraction {fraction} and --max_train_samples {max_samples} both say how many: leave one out."
+            f"--train_fraction {fraction} and --max_train_samples {max_samples} both say how many sentences to keep; "
+            "leave one out"
         )
 
     if dataset_name is None:
+        if not Path(str(train_file)).exists():
+            raise UserError(f"no such file: {train_file}; check the path: --train_file is a file on this machine")
         source = Source(str(train_file), encoding_errors, text_column)
         file, blocks = source.read_file(Path(str(train_file)))
     elif dataset_file is not None:
         source = Source(f"{dataset_name}/{dataset_file}", encoding_errors, text_column)
-        file, blocks = source.read_file(_download(dataset_name, dataset_file, dataset_revision))
+        file, blocks = source.read_file(download(dataset_name, dataset_file, dataset_revision))
     else:
         source = Source(f"{dataset_name} ({dataset_split})", encoding_errors, text_column)
-        table = _load_split(dataset_name, dataset_split, dataset_revision).with_format("arrow")
+        table = load_split(dataset_name, dataset_split, dataset_revision).with_format("arrow")
         file, blocks = source.read_arrow(
-            table.features.arrow_schema,
-            lambda name: (b for rows in table.select_columns(name).iter(8192) for b in rows.to_batches()),
+            table.column_names,
+            lambda names: (b for rows in table.select_columns(list(names)).iter(8192) for b in rows.to_batches()),
         )
 
     starts, ends, hashes = _scan(file, blocks, encoding_errors)
     lines_read, some = len(starts), np.flatnonzero(ends > starts)
     if not len(some):
-        raise UserError(f"{source.name} holds no sentence: {lines_read} lines, none with text.")
+        raise UserError(f"{source.input.name} holds no sentence: {lines_read} lines, none with text")
     sentences = Sentences(file, starts[some], ends[some], encoding_errors)
     repeats = _repeats(hashes[some])
     keep = np.flatnonzero(~repeats if drop_duplicates else np.ones_like(repeats))
@@ -170,20 +176,20 @@ def read_sentences(
     n = len(sentences)
     share, sample = _truncated(sentences, tokenizer, max_seq_length) if tokenizer is not None else (None, 0)
     sentences.report = DataReport(
-        source=source.name,
+        source=source.input.name,
         column=source.column,
         lines_read=lines_read,
         blank=lines_read - len(repeats),
         duplicates=int(repeats.sum()),
         dropped=len(repeats) - n,
         kept=n,
-        undecodable=source.undecodable,
+        undecodable=source.input.undecodable,
         max_samples=max_samples,
         fraction=fraction,
         max_seq_length=max_seq_length,
         truncated_share=share,
         truncated_sample=sample,
-        samples=[_shown(sentences[i]["text"]) for i in (0, n // 2, n - 1)],
+        samples=[shown(sentences[i]["text"], SHOWN) for i in (0, n // 2, n - 1)],
         sha256=_fingerprint(sentences),
     )
     return sentences
@@ -193,8 +199,8 @@ def require(sentences: Sentences, batch_size: int) -> None:
     """Raise UserError where there are fewer sentences than one batch of ``batch_size``."""
     if len(sentences) < batch_size:
         raise UserError(
-            f"{sentences.report.source} holds {len(sentences)} sentences, fewer than one batch of {batch_size}: "
-            f"add text, or lower --per_device_train_batch_size."
+            f"{sentences.report.source} holds {len(sentences)} sentences, fewer than one batch of {batch_size}; "
+            "add text, or lower --per_device_train_batch_size"
         )
 
 
@@ -259,57 +265,3 @@ def _truncated(sentences: Sentences, tokenizer: PreTrainedTokenizerBase, max_seq
     # One token more than allowed is enough to see the truncation.
     ids = token_ids(tokenizer, texts, max_seq_length + 1, split_special_tokens=True)
     return sum(len(row) > max_seq_length for row in ids) / len(texts), len(texts)
-
-
-def _download(dataset_name: str, dataset_file: str, revision: str | None) -> Path:
-    """The cached copy of one file of a data set repository."""
-    from huggingface_hub import constants, errors, hf_hub_download
-
-    try:
-        return Path(hf_hub_download(dataset_name, dataset_file, repo_type="dataset", revision=revision))
-    except errors.RevisionNotFoundError as error:
-        raise UserError(
-            f"The Hub data set {dataset_name} has no revision {revision!r}: see --dataset_revision."
-        ) from error
-    except errors.RemoteEntryNotFoundError as error:
-        raise UserError(
-            f"The Hub data set {dataset_name} has no file {dataset_file!r}: see the list at "
-            f"{constants.ENDPOINT}/datasets/{dataset_name}/tree/{revision or 'main'}."
-        ) from error
-    except errors.HFValidationError as error:
-        raise UserError(
-            f"{dataset_name!r} is not a Hub id (owner/name); a local file goes to --train_file."
-        ) from error
-    except (errors.RepositoryNotFoundError, errors.LocalEntryNotFoundError, errors.HTTPError, OSError) as error:
-        raise _unreachable(dataset_name, error) from error
-
-
-def _load_split(dataset_name: str, split: str, revision: str | None):
-    import datasets
-    from huggingface_hub.errors import HTTPError
-
-    if Path(dataset_name).exists():  # load_dataset would read it
-        raise UserError(
-            f"{dataset_name} is here on disk, and --dataset_name is a Hub id: give a file to --train_file."
-        )
-    try:
-        return datasets.load_dataset(dataset_name, split=split, revision=revision)
-    except (HTTPError, datasets.exceptions.DatasetsError, OSError, ValueError) as error:
-        raise _unreachable(f"{dataset_name} (split {split!r})", error) from error
-
-
-def _unreachable(what: str, error: Exception) -> UserError:
-    reason = "; ".join(on_one_line(error).split("; ")[:2])  # the clauses that follow are advice
-    return UserError(
-        f"The Hub data set {what} could not be loaded ({reason}): check its name and the network, use "
-        f"`hf auth login` where it is private, or download a file yourself and give it to --train_file."
-    )
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def _shown(text: str) -> str:
-    shown = _printable(text[: SHOWN + 1])
-    return shown if len(shown) <= SHOWN else shown[: SHOWN - 1] + "…"

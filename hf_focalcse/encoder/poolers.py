@@ -1,4 +1,4 @@
-"""Poolers: hidden states -> one vector a sentence, as a table of rows."""
+"""Poolers: hidden states -> one vector a sentence; one row each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import UserError, suggest
 
-if TYPE_CHECKING:  # the command line lists the poolers and must not wait for torch
+if TYPE_CHECKING:  # the command line lists the poolers without waiting for torch
     from torch import Tensor
 
 Layers: TypeAlias = "tuple[Tensor, ...]"  # hidden states (B, L, D): 0 is the embedding layer's output, -1 the last
@@ -25,40 +25,44 @@ def masked_max(hidden: Tensor, mask: Tensor) -> Tensor:
     return hidden.masked_fill(~mask.bool().unsqueeze(-1), float("-inf")).amax(1)
 
 
-def first_token(layers: Layers, mask: Tensor) -> Tensor:
+def first_token(layers: Layers, mask: Tensor, ids: Tensor) -> Tensor:
     return layers[-1][:, 0]
 
 
-def mean_last(layers: Layers, mask: Tensor) -> Tensor:
+def mean_last(layers: Layers, mask: Tensor, ids: Tensor) -> Tensor:
     return masked_mean(layers[-1], mask)
 
 
-def max_last(layers: Layers, mask: Tensor) -> Tensor:
+def max_last(layers: Layers, mask: Tensor, ids: Tensor) -> Tensor:
     return masked_max(layers[-1], mask)
 
 
-def mean_top2(layers: Layers, mask: Tensor) -> Tensor:
+def mean_top2(layers: Layers, mask: Tensor, ids: Tensor) -> Tensor:
     return masked_mean((layers[-1] + layers[-2]) / 2, mask)
 
 
-def mean_first_last(layers: Layers, mask: Tensor) -> Tensor:
+def mean_first_last(layers: Layers, mask: Tensor, ids: Tensor) -> Tensor:
     return masked_mean((layers[1] + layers[-1]) / 2, mask)
 
 
-def mean_embedding_last(layers: Layers, mask: Tensor) -> Tensor:
+def mean_embedding_last(layers: Layers, mask: Tensor, ids: Tensor) -> Tensor:
     return masked_mean((layers[0] + layers[-1]) / 2, mask)
 
 
 @dataclass(frozen=True)
 class Pooler:
-    """pool: (hidden states, mask (B, L)) -> (B, D). all_layers: needs every layer's output, not only the last.
-    first_only: needs the last layer's first token and nothing else.
-    projection: followed by the encoder's Linear+tanh on the pooled vector.
-    code: the same as an expression for users of plain transformers, over ``output`` and ``mask`` (B, L, 1).
-    sentence_transformers: its name in the configuration of that library's Pooling, None where it has no such pooling.
+    """One way to pool. A new one is one row of `POOLERS`.
+
+    Args:
+        pool: (hidden states, mask (B, L), token ids (B, L)) -> (B, D).
+        code: the same as an expression for users of plain transformers, over ``output`` and ``mask`` (B, L, 1).
+        all_layers: whether it reads every layer's output, and not the last one's alone.
+        first_only: whether it reads the last layer's first token and nothing else.
+        projection: whether the pooled vector can be followed by the encoder's Linear and tanh.
+        sentence_transformers: its name in the configuration of that library's Pooling; None where it has no such name.
     """
 
-    pool: Callable[[Layers, Tensor], Tensor]
+    pool: Callable[[Layers, Tensor, Tensor], Tensor]
     code: str
     all_layers: bool = False
     first_only: bool = False
@@ -79,7 +83,7 @@ POOLERS = {
         sentence_transformers="max_tokens",
     ),
     "avg_top2": Pooler(mean_top2, MEAN.format(LAYERS.format(-2)), all_layers=True),
-    # layer 1, as SimCSE since October 2024; the next row has layer 0: SimCSE's former avg_first_last
+    # Hidden state 1, as SimCSE since October 2024; the next row has state 0, which SimCSE took before.
     "avg_first_last": Pooler(mean_first_last, MEAN.format(LAYERS.format(1)), all_layers=True),
     "avg_embedding_last": Pooler(mean_embedding_last, MEAN.format(LAYERS.format(0)), all_layers=True),
 }
@@ -97,3 +101,10 @@ def resolve_pooler(name: str) -> str:
         allowed = [*POOLERS, *ALIASES]
         raise UserError(f"there is no pooler {name!r}{suggest(name, allowed)}; allowed: {', '.join(allowed)}")
     return name
+
+
+def explicit_projection(name: str) -> str:
+    """Whether a pooler that is given for evaluation goes through the projection: "always" for ``cls``, as in the
+    public evaluation scripts, "none" for every other row."""
+    row = POOLERS.get(ALIASES.get(name, name))
+    return "always" if row is not None and row.projection else "none"

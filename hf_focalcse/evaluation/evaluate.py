@@ -9,10 +9,11 @@ from typing import Any, Protocol
 import numpy as np
 from tqdm.auto import tqdm
 
+from ..data.graded_pairs import PairSet
 from ..errors import UserError
 from ..runs.scores import Results, averages
 from .metrics import alignment, cosine, uniformity
-from .tasks import STS_TASKS, PairSet
+from .tasks import STS_TASKS
 
 BLOCK = 4096  # sentences between two movements of the progress bar: enough to batch those of equal length
 RANDOM_PAIRS = 20_000

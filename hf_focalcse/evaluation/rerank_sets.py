@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..data.files import read_lines
+from ..data.formats import read_records
+from ..data.hub import pinned_rows
 from ..errors import UserError, suggest
-from .tasks import hub_rows, read_text, records, split_lines
 
 LABELS = {"1": True, "0": False, "true": True, "false": False}
 COLUMNS = ("qid", "label", "query", "candidate")
@@ -149,7 +151,7 @@ def _read_table(path: Path, scorer: str) -> list[RerankSet]:
     """Columns qid, label (1 or 0), query, candidate; if there are any: split, cid, ir_rank (1 is the best)."""
     rows: dict[tuple[str, str], list[tuple[str, str, str, bool, float | None]]] = {}
     seen: dict[tuple[str, str, str], str] = {}
-    for where, row in records(path, COLUMNS):
+    for where, row in read_records(path, COLUMNS):
         cells = (row.get(name) for name in ("split", "qid", "query", "candidate", "cid"))
         split, qid, query, candidate, cid = ("" if cell is None else str(cell) for cell in cells)  # 0 is a name
         label = LABELS.get(str(row["label"]).lower())
@@ -211,7 +213,7 @@ def _read_askubuntu(folder: Path, split: str, scorer: str) -> RerankSet:
     rows = list(_askubuntu_rows(path))
     needed = {name for _, qid, positives, scores in rows for name in (qid, *positives, *scores)}
     titles: dict[str, str] = {}
-    for number, line in enumerate(split_lines(read_text(texts)), start=1):
+    for number, line in enumerate(read_lines(texts), start=1):
         name, tab, rest = line.partition("\t")
         if name in needed:
             if not tab:
@@ -232,7 +234,7 @@ def _read_askubuntu(folder: Path, split: str, scorer: str) -> RerankSet:
 
 def _askubuntu_rows(path: Path) -> Iterator[tuple[str, str, dict[str, None], dict[str, float]]]:
     """(where, query id, relevant ids, {candidate id: BM25 score}) of each line."""
-    for number, line in enumerate(split_lines(read_text(path)), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         where, cells = f"{path}, line {number}", line.split("\t")
         if line == "":
             continue
@@ -260,7 +262,7 @@ def _read_hub(_: Path, split: str, scorer: str) -> RerankSet:
     """AskUbuntu's dev and test together, as MTEB 1 scores them: rows of query, positive texts, negative texts."""
     queries = []
     remedy = "give --rerank_file with a table or AskUbuntu's folder"
-    for where, row in hub_rows(HUB_ID, REVISION, split, remedy):
+    for where, row in pinned_rows(HUB_ID, REVISION, split, remedy):
         try:
             query, positives, negatives = row["query"], list(row["positive"]), list(row["negative"])
         except (KeyError, TypeError):

@@ -12,31 +12,14 @@ from typing import Any
 
 from ..errors import UserError, suggest
 from ..evaluation import Results
-from ..parsing.arguments import loss_settings
+from ..options.tables import harmless, together, told_otherwise
+from ..options.training import DEV, TEXT
+from ..parsing.losses import loss_settings
 from ..runs.record import RUN_FILE, RunRecord
-from .asked import HARMLESS
 
 HASH = re.compile(r"[0-9a-f]{40}\+?|[0-9a-f]{64}")
 ALL = "/all/spearman"
-TEXT, DEV, COMMIT = "training text", "dev set", "commit"
-TEXT, DEV, COMMIT = "training text", "dev set", "commit"
-TEXT, DEV, COMMIT = "training text", "dev set", "commit"
-TOLD_OTHERWISE = {  # settings that run.json says better in another place
-    *("train_file", "dataset_name", "dataset_file", "dataset_split", "dataset_revision", "text_column"),
-    *("eval_file", "sts_dir", "seed", "loss", "mask_duplicates"),
-}
-TOGETHER = {  # what belongs to a factor, besides the setting of its name
-    "pooler": {"mlp_only_train", "reinit_projection"},
-    "model_name_or_path": {"model_revision"},
-    "reference_model": {"reference_revision", "reference_pooler"},
-    "train_file": {TEXT},
-    "dataset_name": {TEXT},
-    "drop_duplicates": {TEXT},
-    "train_fraction": {TEXT},
-    "max_train_samples": {TEXT},
-    "eval_file": {DEV},
-    "sts_dir": {DEV},
-}
+COMMIT = "commit"
 
 
 @dataclass(frozen=True)
@@ -100,7 +83,7 @@ def read_run(folder: Path) -> Trained:
 
 def describe(record: RunRecord, results: Results) -> dict[str, Any]:
     """Name -> value of all that can make two runs differ, but the seed and where things lie."""
-    skipped = HARMLESS | TOLD_OTHERWISE
+    skipped = harmless().keys() | told_otherwise()
     found = {key: value for key, value in record.settings.items() if key not in skipped}
     told = {"name": "loss", "formula": "", "paper": "", "citation": ""}
     found |= {told.get(key, key): value for key, value in record.loss.items() if told.get(key, key)}
@@ -137,17 +120,15 @@ def expand(names: Iterable[str], runs: Sequence[Trained]) -> set[str]:
         UserError: no run has such a setting.
     """
     losses = {setting.name for settings in loss_settings().values() for setting in settings}
-    together = TOGETHER | {
-        "loss": losses | {"mask_duplicates", "reference_model", "reference_revision", "reference_pooler"},
-        "pooler": TOGETHER["pooler"] | {"projection"},
-        "versions": {key for run in runs for key in run.about if key.startswith("version of ")},
-    }
-    known = {key for run in runs for key in run.about} | set(together) | losses
+    varying = together()
+    varying["loss"] |= losses
+    varying["versions"] = {key for run in runs for key in run.about if key.startswith("version of ")}
+    known = {key for run in runs for key in run.about} | set(varying) | losses
     found: set[str] = set()
     for name in names:
         if name not in known:
             raise UserError(f"there is no setting {name!r}{suggest(name, known)}; allowed: {', '.join(sorted(known))}")
-        found |= {name} | together.get(name, set())
+        found |= {name} | varying.get(name, set())
     return found
 
 

@@ -3,65 +3,50 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..parsing.arguments import Settings, loss_settings, parse, translate
-
-OURS = {  # flags that no grid may set -> why
-    "output_dir": "every run has a folder of its own below --runs",
-    "overwrite_output_dir": "finished runs are skipped; delete a folder to train it again",
-    "resume_from_checkpoint": "interrupted runs are resumed anyway",
-    "push_to_hub": "publish the run you choose afterwards, with focalcse push",
-}
-HARMLESS = {  # settings that change what is printed or kept, never what is learnt
-    *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "allow_resume_mismatch", "recipe"),
-    *("save_total_limit", "save_only_model", "disable_tqdm", "log_level", "log_level_replica", "log_on_each_node"),
-    *("logging_dir", "logging_steps", "logging_first_step", "logging_strategy", "report_to", "run_name"),
-    *("dataloader_num_workers", "per_device_eval_batch_size", "measure_steps", "project", "trackio_space_id"),
-}
+from ..options.tables import harmless, own_options, paths, set_by_sweep
+from ..parsing.legacy import translate
+from ..parsing.losses import loss_settings
+from ..parsing.settings import Settings, parse
+from .differences import differing
 
 
 def settings_asked(settings: Settings) -> dict[str, Any]:
-    """Every setting that can change what is learnt, with the loss's own defaults filled in; paths as they resolve."""
-    groups = (settings.model, settings.loss, settings.reference, settings.views, settings.data, settings.dev)
-    found = {k: v for group in (*groups, settings.distributed) for k, v in asdict(group).items()}
+    """Every setting that can change what is learnt, with the defaults of the loss filled in and paths resolved."""
     own = {setting.name: setting.default for setting in loss_settings()[settings.loss.loss]}
-    found |= own | settings.loss_settings | settings.training.to_dict()
-    for name in ("train_file", "eval_file", "sts_dir"):
+    found = settings.own() | own | settings.loss_settings | settings.training.to_dict()
+    for name in paths() & own_options().keys():
         if found[name] is not None and Path(found[name]).exists():
             found[name] = str(Path(found[name]).resolve())
-    found = {key: value for key, value in found.items() if key not in HARMLESS and "token" not in key}
+    unimportant = harmless()
+    found = {key: value for key, value in found.items() if key not in unimportant and "token" not in key}
     return json.loads(json.dumps(found, default=str))
 
 
-def differing(asked: dict[str, Any], command: list[str], kept: dict[str, Any] | None = None) -> list[str]:
+def told_differences(asked: dict[str, Any], command: list[str], kept: dict[str, Any] | None = None) -> list[str]:
     """The settings in which a recorded command line differs from ``asked``, in words.
 
-    kept: ``asked`` as it was when the command was started. It speaks for what the command itself does not name, for
-    its recipe may have been edited since.
+    kept: the settings as they were when the command was started. They replace those that the command line itself does
+    not name, since its recipe may have been edited in the meantime.
 
     Raises:
-        UserError: the command line cannot be read any more, and there is nothing that was kept.
+        UserError: the command line can no longer be parsed, and no settings were kept.
     """
     before: dict[str, Any] = {}
-    named: set[str] = set()
+    named: frozenset[str] = frozenset()
     try:
         settings = parse(flags_of(command))
         before, named = settings_asked(settings), settings.explicit
-    except UserError:  # its recipe is gone, for instance
+    except UserError:  # for instance because its recipe was deleted
         if kept is None:
             raise
         before = dict.fromkeys(kept)
-    known = before.keys() | asked.keys()  # a setting that nobody knows any more differs in nothing
+    known = before.keys() | asked.keys()  # a setting of another version of this package is no difference
     before |= {key: value for key, value in (kept or {}).items() if key in known and key not in named}
-    return [
-        f"{key} is {before.get(key)!r} there and {asked.get(key)!r} here"
-        for key in sorted(known)
-        if before.get(key) != asked.get(key)
-    ]
+    return [f"{key} is {before.get(key)!r} there and {asked.get(key)!r} here" for key in differing(before, asked)]
 
 
 def flags_of(command: list[str]) -> list[str]:
@@ -70,7 +55,7 @@ def flags_of(command: list[str]) -> list[str]:
 
 
 def same_command(command: list[str], started: list[str]) -> bool:
-    """Whether ``command`` is ``started`` with nothing more than what the sweep itself adds."""
+    """Whether ``command`` is ``started`` with no other flags than those that the sweep itself adds."""
     words, first = translate(flags_of(command), []), translate(flags_of(started), [])
     added = {word.partition("=")[0][2:] for word in words[len(first) :] if word.startswith("--")}
-    return words[: len(first)] == first and added <= OURS.keys()
+    return words[: len(first)] == first and added <= set_by_sweep().keys()

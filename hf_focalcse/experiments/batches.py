@@ -16,7 +16,7 @@ from ..data.views import Views
 from ..losses.base import Pairs
 from ..objectives.pairs import make_pairs
 from ..objectives.reference import PREFIX, FrozenReference
-from ..parsing.arguments import InspectArguments
+from ..options.experiments import InspectOptions
 from .findings import KINDS, Findings, explain, summarise, title
 from .pushes import gradient_weights, share_gain
 
@@ -31,9 +31,7 @@ def normal_form(text: str) -> str:
     return " ".join(re.findall(r"\w+", folded)) or folded.strip()
 
 
-def find(
-    model: Any, sentences: Sentences, args: InspectArguments, reference: FrozenReference | None = None
-) -> Findings:
+def find(model: Any, sentences: Sentences, args: InspectOptions, reference: FrozenReference | None = None) -> Findings:
     """Look at ``args.batches`` seeded batches of different sentences, and with ``args.whole`` at the whole file."""
     count = min(args.batches, len(sentences) // args.batch_size)
     order = np.random.default_rng(args.seed).permutation(len(sentences))[: count * args.batch_size]
@@ -62,9 +60,7 @@ def find(
 
 
 @torch.no_grad()
-def batch_pairs(
-    model: Any, texts: list[str], args: InspectArguments, reference: FrozenReference | None = None
-) -> Pairs:
+def batch_pairs(model: Any, texts: list[str], args: InspectOptions, reference: FrozenReference | None = None) -> Pairs:
     """The pairs of one batch: of two views with dropout, as in a training step, or of equal views without."""
     collator: Any = Views(model.tokenizer, int(args.max_seq_length or 0), views=2 if args.dropout_views else 1)
     if reference is not None:
@@ -84,7 +80,7 @@ def batch_pairs(
 class Batch:
     """The (B, B) matrices of one batch as float64 arrays, and the pairs of sentences in it that are worth a look."""
 
-    def __init__(self, pairs: Pairs, texts: list[str], lines: list[int], number: int, args: InspectArguments):
+    def __init__(self, pairs: Pairs, texts: list[str], lines: list[int], number: int, args: InspectOptions):
         self.texts, self.lines, self.number, self.args = texts, lines, number, args
         m, temperature = float(args.m or 0), float(args.temperature or 0)
         infonce, focal, ratio = gradient_weights(pairs, temperature, m)
@@ -156,7 +152,7 @@ class Batch:
 
 @torch.no_grad()
 def neighbours(
-    model: Any, sentences: Sentences, args: InspectArguments, block: int = BLOCK
+    model: Any, sentences: Sentences, args: InspectOptions, block: int = BLOCK
 ) -> tuple[list[dict[str, Any]], int]:
     """(the ``args.top`` closest pairs of a sentence and its nearest other one, sentences with another one above
     ``args.near``), without dropout. Equal texts are no negatives where batches mask them.

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..evaluation import STS_TASKS
-from ..parsing.arguments import CompareArguments
+from ..options.experiments import CompareOptions
 from ..runs.atomic import require_writable, write_json
 from ..runs.cosines import read_cosines, read_fingerprints
 from .arms import (
@@ -31,7 +31,7 @@ from .conclusions import Comparison, Row, conclude, report
 from .statistics import compare_seeds, holm, resample, summarise
 
 
-def compare(args: CompareArguments) -> None:
+def compare(args: CompareOptions) -> None:
     """Run folders -> tables, sentences, and a JSON file where one was asked for.
 
     Raises:
@@ -61,7 +61,7 @@ def compare(args: CompareArguments) -> None:
 
 
 def compare_arms(
-    name: str, arm: list[Trained], base_name: str, base: list[Trained], allowed: set[str], args: CompareArguments
+    name: str, arm: list[Trained], base_name: str, base: list[Trained], allowed: set[str], args: CompareOptions
 ) -> Comparison:
     """Both arms on the seeds that both have.
 

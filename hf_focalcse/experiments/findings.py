@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..parsing.arguments import InspectArguments
+from ..data import terminal
+from ..options.experiments import InspectOptions
 
+WIDTH = 92  # characters of a sentence in a table
 KINDS = {  # kind -> (title, what it is sorted by)
     "hardest": ("Hardest in-batch negatives", "cosine"),
     "upweighted": ("Negatives that focal moves most of an anchor's push to", "share_gain"),
@@ -46,7 +48,7 @@ class Findings:
                 cells += [_cell(row["ratio"], 9, ".2f"), _cell(row["share_gain"], 9, "+.1%")]
                 cells += [f"  {row['lines'][0]}, {row['lines'][1]}"]
                 masked = "" if row["negative"] else "  (equal: masked)"
-                lines += ["".join(cells) + masked, *(f"      {_shown(text)}" for text in row["texts"])]
+                lines += ["".join(cells) + masked, *(f"      {terminal.shown(text, WIDTH)}" for text in row["texts"])]
             blocks.append(lines if rows else [f"{lines[0]}: none"])
         return "\n\n".join("\n".join(block) for block in blocks)
 
@@ -64,7 +66,7 @@ class Findings:
 
 
 def summarise(
-    totals: dict[str, float], rows: dict[str, list[dict[str, Any]]], count: int, args: InspectArguments
+    totals: dict[str, float], rows: dict[str, list[dict[str, Any]]], count: int, args: InspectOptions
 ) -> dict[str, float]:
     """Shares from 0 to 1, counts a batch, and how many times InfoNCE's push (|d loss / d cosine|) focal's is."""
     negatives, pairs = max(totals["negatives"], 1), count * args.batch_size * (args.batch_size - 1) / 2
@@ -90,7 +92,7 @@ def summarise(
     return {name: float(value) for name, value in summary.items()}
 
 
-def title(model: Any, args: InspectArguments) -> str:
+def title(model: Any, args: InspectOptions) -> str:
     through = model.projection_use == "always" or (args.dropout_views and model.projection_use == "training")
     views = (
         "two views with dropout, as in a training step"
@@ -103,7 +105,7 @@ def title(model: Any, args: InspectArguments) -> str:
     )
 
 
-def explain(summary: dict[str, float], sentences: int, count: int, args: InspectArguments) -> Iterator[str]:
+def explain(summary: dict[str, float], sentences: int, count: int, args: InspectOptions) -> Iterator[str]:
     """The summary in words, in lines of at most 100 columns."""
     few = f" (all that {sentences:,} sentences give)" if count < args.batches else ""
     said = [
@@ -137,8 +139,3 @@ def explain(summary: dict[str, float], sentences: int, count: int, args: Inspect
 
 def _cell(value: float | None, width: int, form: str) -> str:
     return f"{'-' if value is None else format(value, form):>{width}}"
-
-
-def _shown(text: str, width: int = 92) -> str:
-    plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return plain if len(plain) <= width else plain[: width - 1] + "…"

@@ -15,22 +15,15 @@ from ..encoder.poolers import resolve_pooler
 from ..errors import UserError, suggest
 from ..evaluation import STS_TASKS, load_tasks, read_pairs
 from ..evaluation.tasks import find_sets, open_source
-from ..parsing.arguments import (
-    GRIDS,
-    OVERRIDES,
-    RENAMED,
-    EvalArguments,
-    Settings,
-    check_eval,
-    parse,
-    parse_eval,
-    training_parser,
-    translate,
-)
-from .asked import OURS, settings_asked
+from ..options.evaluation import Evaluation
+from ..options.tables import grid_evaluation, replaces, set_by_sweep
+from ..parsing.evaluation import check_eval, parse_eval
+from ..parsing.legacy import RENAMED, translate
+from ..parsing.recipes import GRIDS
+from ..parsing.settings import Settings, parse, training_parser
+from .asked import settings_asked
 
 KEYS = ("name", "note", "base", "axes", "evaluate")
-EVALUATION = ("tasks", "splits", "sts_dir", "eval_file", "batch_size", "device", "bf16")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=,-]*")
 
 
@@ -87,10 +80,11 @@ def read_grid(grid: str, overrides: list[str] | None = None, script: str = "foca
         raise UserError(
             f"--{flag} is what axis {varied[flag]!r} of grid {file.stem} varies; leave it out or edit a copy"
         )
-    for flag, reason in OURS.items():
+    for flag, reason in set_by_sweep().items():
         if flag in given or flag in varied or flag in {known.get(key, key) for key in base}:
             raise UserError(f"{flag} is set by the sweep itself: {reason}; leave it out")
-    replaced = given | {key for flag in given for key in OVERRIDES.get(flag, ())}
+    taken = replaces()
+    replaced = given | {key for flag in given for key in taken.get(flag, ())}
     base = {flag: value for flag, value in base.items() if known.get(flag, flag) not in replaced}
 
     runs: dict[str, PlannedRun] = {}
@@ -117,7 +111,7 @@ def read_grid(grid: str, overrides: list[str] | None = None, script: str = "foca
     _check_name(name, f"{file}: name")
     evaluate = content.get("evaluate")
     if evaluate is not None:
-        evaluate = _mapping(evaluate, f"{file}: evaluate", EVALUATION)
+        evaluate = _mapping(evaluate, f"{file}: evaluate", grid_evaluation())
         if "sts_dir" in given or "eval_file" in given:  # what judges during training judges afterwards too
             chosen = parse(list(next(iter(runs.values())).argv), script).dev
             if chosen.eval_file:  # a file of pairs stands for all sets
@@ -139,7 +133,7 @@ def check_values(settings: Settings) -> None:
     Raises:
         UserError: there is no such pooler, augmentation or file, or the loss refuses its settings.
     """
-    from ..encoder.modeling import require_folder
+    from ..encoder.loading import require_folder
     from ..losses import build_loss  # torch
 
     build_loss(settings.loss.loss, **settings.loss_settings)
@@ -161,7 +155,7 @@ def check_values(settings: Settings) -> None:
             )
 
 
-def check_evaluation(args: EvalArguments) -> None:
+def check_evaluation(args: Evaluation) -> None:
     """Refuse now what every evaluation would refuse after its run was trained; sets that are files are read.
 
     Raises:

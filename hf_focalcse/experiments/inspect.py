@@ -6,18 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from .. import quickstart
-from ..cli.jobs import QUICKSTART, choose_device, explicit_projection, resolve_model
 from ..data.sentences import Sentences, read_sentences
-from ..encoder.modeling import load_model, require_projection
+from ..encoder.devices import choose_device
+from ..encoder.loading import load_model, require_projection
+from ..encoder.poolers import explicit_projection
 from ..errors import UserError
 from ..losses import build_loss
 from ..objectives.reference import FrozenReference
-from ..parsing.arguments import IN_RANGE, InspectArguments
+from ..options.experiments import InspectOptions
+from ..options.field import check_ranges, options_of
 from ..runs.atomic import require_writable
 from .batches import find
 
 
-def inspect(args: InspectArguments) -> None:
+def inspect(args: InspectOptions) -> None:
     """``focalcse inspect``: a table on the terminal, all pairs in ``--jsonl``."""
     check(args)
     require_writable(args.jsonl, "--jsonl")
@@ -32,7 +34,7 @@ def inspect(args: InspectArguments) -> None:
         print(f"\nWritten to {args.jsonl}: {sum(map(len, findings.rows.values())):,} pairs")
 
 
-def check(args: InspectArguments) -> None:
+def check(args: InspectOptions) -> None:
     """Refuse numbers that make no sense, before anything is loaded.
 
     Raises:
@@ -40,16 +42,7 @@ def check(args: InspectArguments) -> None:
     """
     if args.model_name_or_path is None or args.file is None:
         raise UserError("inspect needs a model and a file of sentences: focalcse inspect MODEL FILE")
-    bounds = {"batch_size": 2, "top": 1, "batches": 1}
-    for name, least in bounds.items():
-        if getattr(args, name) < least:
-            raise UserError(f"--{name} is {getattr(args, name)}; it must be at least {least}")
-    allowed, words = IN_RANGE["seed"]
-    if not allowed(args.seed):
-        raise UserError(f"--seed is {args.seed}; it must be {words}")
-    for name in ("phi", "near"):
-        if not 0 < getattr(args, name) <= 1:
-            raise UserError(f"--{name} is {getattr(args, name)}; it is a cosine, above 0 and at most 1")
+    check_ranges(args, options_of(InspectOptions))
     for name in ("reference_pooler", "reference_revision"):
         if getattr(args, name) is not None and args.reference_model is None:
             raise UserError(f"--{name} belongs to --reference_model, which is not given")
@@ -57,14 +50,14 @@ def check(args: InspectArguments) -> None:
         raise UserError(f"--jsonl {args.jsonl} cannot be written: name a file in a folder that is there")
 
 
-def prepare_encoder(args: InspectArguments) -> Any:
+def prepare_encoder(args: InspectOptions) -> Any:
     """The encoder, with m, temperature and length in ``args`` as it was trained with where they were not given.
 
     Raises:
         UserError: it cannot be loaded, a setting is not allowed, or --dropout_views find no dropout or a projection
             that training would draw anew.
     """
-    path, _ = resolve_model(args.model_name_or_path)
+    path, _ = quickstart.resolve_model(args.model_name_or_path)
     projection = None
     if args.pooler is not None and not args.dropout_views:
         projection = explicit_projection(args.pooler)
@@ -90,11 +83,11 @@ def prepare_encoder(args: InspectArguments) -> Any:
     return model
 
 
-def prepare_reference(args: InspectArguments, model: Any) -> FrozenReference | None:
+def prepare_reference(args: InspectOptions, model: Any) -> FrozenReference | None:
     """The frozen encoder that finds false negatives, or None."""
     if args.reference_model is None:
         return None
-    path, _ = resolve_model(args.reference_model)
+    path, _ = quickstart.resolve_model(args.reference_model)
     try:
         frozen = load_model(path, args.reference_pooler, revision=args.reference_revision)
         require_projection(frozen, args.reference_model)
@@ -103,10 +96,10 @@ def prepare_reference(args: InspectArguments, model: Any) -> FrozenReference | N
     return FrozenReference(frozen, int(args.max_seq_length or 0))
 
 
-def prepare_sentences(args: InspectArguments, model: Any) -> Sentences:
+def prepare_sentences(args: InspectOptions, model: Any) -> Sentences:
     """The file's sentences, at least one batch of them."""
     try:
-        file = quickstart.CORPUS if args.file == QUICKSTART else args.file
+        file = quickstart.resolve_text(args.file)
         sentences = read_sentences(file, text_column=args.text_column)
     except UserError as error:
         raise UserError(str(error).replace("--train_file", "FILE")) from error

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..parsing.arguments import ReportArguments
+from ..options.experiments import ReportOptions
 from ..runs.record import without_paths
 from .groups import REPORT, read_study
 from .names import tell_apart
@@ -22,7 +22,7 @@ from .study import Study
 SENTENCES = ("sentence", "sentences", "conclusion", "conclusions")  # keys of what compare says in words
 
 
-def report(args: ReportArguments) -> None:
+def report(args: ReportOptions) -> None:
     """Read the runs, write report.html and report.md with their pictures, and say where."""
     study = read_study(args.folders)
     folder = Path(args.output_dir or Path(args.folders[0]) / "report")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,10 @@ from typing import Any
 from ..errors import UserError
 from ..evaluation import Results
 from ..evaluation.identity import as_embedded, describe
+from ..options.tables import is_factor
 from ..runs.record import RunRecord, without_paths
 from .study import SPEARMAN, ScoredEncoder
 
-# What cannot change a score, and what the factors below say under another name.
-NO_FACTOR = re.compile(
-    "seed|data_seed|output_dir|overwrite_output_dir|recipe|resume_from_checkpoint|allow_resume_mismatch|disable_tqdm|"
-    "report_to|run_name|project|logging_.*|log_.*|save_.*|hub_.*|push_to_hub|dataloader_.*|debug|do_.*|train_file|"
-    "dataset_.*|sts_dir|train_fraction|max_train_samples|dropout|augmentation|reference_.*|use_cpu|"
-    "greater_is_better|activation_checkpointing|gradient_checkpointing|accelerator_config|measure_steps"
-)
 POOLING = ("pooler", "projection")
 LOSS_TEXTS = ("name", "formula", "paper", "citation")
 
@@ -116,7 +109,7 @@ def _factors(record: RunRecord) -> dict[str, str]:
         "loss": loss["name"],
         **{key: value for key, value in loss.items() if key not in LOSS_TEXTS},
         "model_revision": model.get("revision"),
-        **{key: value for key, value in record.settings.items() if not NO_FACTOR.fullmatch(key)},
+        **{key: value for key, value in record.settings.items() if is_factor(key)},
         "dropout": rates[0] if len(rates) == 1 else model.get("dropout"),
         "augmentation": model.get("augmentation"),
         "projection": model.get("projection"),

@@ -1,4 +1,4 @@
-"""How far the run in a folder is, by what training, evaluation and a sweep have left in it."""
+"""How far the run in a folder is, by what training, evaluation and a sweep have left there."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from ..errors import UserError
 from ..evaluation import Results
-from ..parsing.arguments import parse_eval
+from ..parsing.evaluation import parse_eval
 from ..runs.record import RUN_FILE, RunRecord
 from ..training.checkpoints import find_checkpoint, list_checkpoints
-from .asked import differing, same_command
+from .asked import same_command, told_differences
 from .grid import Grid, PlannedRun
 
-ASKED = "sweep.json"  # in a run's folder: the flags it was started with, and those it was judged by
+ASKED = "sweep.json"  # in a run's folder: the flags that it was started with, and those that it was evaluated with
 NEW, INTERRUPTED, DAMAGED, TRAINED, FINISHED = "new", "interrupted", "not resumable", "trained", "finished"
 
 
@@ -31,7 +31,7 @@ def state_of(run: PlannedRun, folder: Path, grid: Grid) -> str:
         record = RunRecord.load(folder)
         _refuse_other(run, record.command, folder)
         if record.seconds is not None:
-            return FINISHED if grid.evaluate is None or is_judged(folder, record, grid.evaluate) else TRAINED
+            return FINISHED if grid.evaluate is None or is_evaluated(folder, record, grid.evaluate) else TRAINED
     elif asked.exists():
         try:
             command = json.loads(asked.read_text(encoding="utf-8"))["command"]
@@ -45,11 +45,21 @@ def state_of(run: PlannedRun, folder: Path, grid: Grid) -> str:
     try:
         return INTERRUPTED if find_checkpoint(folder, "last") else NEW
     except UserError:
-        return DAMAGED  # it is started again from the beginning
+        return DAMAGED  # the run starts again from the beginning
+
+
+def summary(states: dict[str, str]) -> str:
+    """How many runs are in each state."""
+    kinds = (NEW, INTERRUPTED, DAMAGED, TRAINED, FINISHED)
+    counted = [f"{n} {kind}" for kind in kinds if (n := sum(state == kind for state in states.values()))]
+    return f"{len(states)} run{'s' * (len(states) != 1)} ({', '.join(counted)})"
 
 
 def is_cut(file: Path) -> bool:
-    """Whether a record is there but no JSON, as a full disk or a power cut leaves it; one of another version is."""
+    """Whether a record exists but is not JSON, as a full disk or a power failure leaves it.
+
+    A record of another version of this package is not cut.
+    """
     try:
         return file.exists() and not isinstance(json.loads(file.read_bytes()), dict)
     except ValueError:
@@ -60,7 +70,7 @@ def _refuse_other(run: PlannedRun, command: list[str], folder: Path) -> None:
     asked = read_asked(folder)
     try:
         by_sweep = "asked" in asked and same_command(command, asked["command"])
-        found = differing(run.asked, command, asked["asked"] if by_sweep else None)
+        found = told_differences(run.asked, command, asked["asked"] if by_sweep else None)
     except (UserError, SystemExit) as error:
         raise UserError(
             f"{folder} holds a run whose settings cannot be compared: {error}; give another --runs"
@@ -69,12 +79,12 @@ def _refuse_other(run: PlannedRun, command: list[str], folder: Path) -> None:
         more = f" (and {len(found) - 1} more: {', '.join(text.split()[0] for text in found[1:])})" if found[1:] else ""
         raise UserError(
             f"{folder} holds a run with other settings than the grid's: {found[0]}{more}; "
-            "give another --runs, or delete it"
+            "give another --runs, or delete the folder"
         )
 
 
 def read_asked(folder: Path) -> dict[str, Any]:
-    """What sweep.json of a run says; empty where it says nothing."""
+    """The content of a run's sweep.json; empty where the file is missing or damaged."""
     try:
         asked = json.loads((folder / ASKED).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -82,15 +92,15 @@ def read_asked(folder: Path) -> dict[str, Any]:
     return asked if isinstance(asked, dict) else {}
 
 
-def is_judged(folder: Path, record: RunRecord, evaluate: tuple[str, ...]) -> bool:
-    """Whether a sweep has judged these weights by these flags, and results.json still holds every set.
+def is_evaluated(folder: Path, record: RunRecord, evaluate: tuple[str, ...]) -> bool:
+    """Whether a sweep has evaluated these weights with these flags, and results.json still holds every set.
 
-    The names of the sets alone are no proof: two files of pairs may be called the same.
+    The names of the sets alone are no proof: two files of pairs may have the same name.
     """
     judged = read_asked(folder).get("judged")
     try:
-        found = judged_by(folder, evaluate)
-    except UserError:  # no results.json, or a damaged one
+        found = evaluation_of(folder, evaluate)
+    except UserError:  # results.json is missing or damaged
         return False
     return (
         isinstance(judged, dict)
@@ -100,8 +110,8 @@ def is_judged(folder: Path, record: RunRecord, evaluate: tuple[str, ...]) -> boo
     )
 
 
-def judged_by(folder: Path, evaluate: tuple[str, ...]) -> dict[str, Any]:
-    """The flags of an evaluation that change its scores, and whose weights and which sets results.json holds."""
+def evaluation_of(folder: Path, evaluate: tuple[str, ...]) -> dict[str, Any]:
+    """What identifies an evaluation: the flags that change scores, and the weights and sets in results.json."""
     by = {key: value for key, value in asdict(parse_eval(list(evaluate))).items() if value not in (None, False)}
     for flag in ("device", "batch_size"):
         by.pop(flag, None)

@@ -1,4 +1,4 @@
-"""Paired tests of two systems: over seeds (t) and over sentence pairs (bootstrap, permutation); numpy in."""
+"""Paired tests of two systems: over seeds (t-test) and over sentence pairs (bootstrap and permutation)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-BLOCK = 2**22  # numbers held at a time
-SAME = 1e-9  # correlations nearer than this are equal: rounding is no finding
+BLOCK = 2**22  # numbers that are held in memory at a time
+SAME = 1e-9  # correlations that differ by less are treated as equal: the difference is rounding
 LEVEL = 0.95
 
 
 @dataclass(frozen=True)
 class SeedTest:
-    """Differences A - B over n seeds. Where fewer than two seeds, or seeds that all differ by the same, allow none:
-    p, low and high (the 95 % confidence interval of the mean), d (Cohen's) and g (Hedges') are None."""
+    """Differences A - B over n seeds, with the 95 % confidence interval of their mean, Cohen's d and Hedges' g.
+
+    t, p, low, high, d and g are None where no test is possible: with fewer than two seeds, and where all seeds differ
+    by the same amount. Hedges' g needs three seeds.
+    """
 
     n: int
     mean: float
@@ -31,31 +34,32 @@ class SeedTest:
 
 
 def compare_seeds(a: Sequence[float], b: Sequence[float]) -> SeedTest:
-    """The paired t-test, two-sided: (n,), (n,) scores of the same seeds."""
-    difference = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
+    """The two-sided paired t-test of scores (n,) and (n,) of the same seeds."""
+    ours, theirs = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    difference = ours - theirs
     n, mean = len(difference), float(difference.mean())
     if n < 2:
         return SeedTest(n, mean, None)
     deviation = float(difference.std(ddof=1))
     if deviation <= 1e-9 * max(1.0, abs(mean)):
         return SeedTest(n, mean, deviation)
-    error = deviation / math.sqrt(n)
-    t = mean / error
-    half = float(stats.t.ppf(0.5 + LEVEL / 2, n - 1)) * error
-    d = mean / deviation
-    correction = (
-        math.exp(math.lgamma((n - 1) / 2) - math.lgamma((n - 2) / 2)) / math.sqrt((n - 1) / 2) if n > 2 else None
-    )
+    test = stats.ttest_rel(ours, theirs)
+    low, high = test.confidence_interval(LEVEL)
+    d, g = mean / deviation, None
+    if n > 2:  # the correction of the small-sample bias of d
+        g = d * math.exp(math.lgamma((n - 1) / 2) - math.lgamma((n - 2) / 2)) / math.sqrt((n - 1) / 2)
     return SeedTest(
-        *(n, mean, deviation, t, float(2 * stats.t.sf(abs(t), n - 1)), mean - half, mean + half, d),
-        None if correction is None else d * correction,
+        *(n, mean, deviation, float(test.statistic), float(test.pvalue), float(low), float(high), d, g),
     )
 
 
 @dataclass(frozen=True)
 class PairTest:
-    """Difference of Spearman x 100, mean over the seeds, on pairs drawn anew. low, high: the 95 % percentile interval
-    of the bootstrap; p_bootstrap: twice the share of resamples on the other side of 0; p: of the permutation."""
+    """The difference of Spearman x 100, averaged over the seeds, when sentence pairs are drawn again.
+
+    low, high: the 95 % percentile interval of the bootstrap. p_bootstrap: twice the share of resamples on the other
+    side of 0. p: of the permutation test.
+    """
 
     pairs: int
     resamples: int
@@ -67,9 +71,9 @@ class PairTest:
 
 
 def compare_pairs(gold: np.ndarray, a: np.ndarray, b: np.ndarray, resamples: int, seed: int = 0) -> PairTest:
-    """gold: (N,); a, b: (S, N) cosines of the same pairs for S seeds.
+    """gold: (N,) gold scores; a, b: (S, N) cosines of the same pairs for S seeds.
 
-    The unit is the pair: one that is drawn, or swapped, is so for all seeds and both systems.
+    The unit is the pair: a pair is drawn, or its systems are swapped, for all seeds at once.
     """
     return summarise(len(gold), *resample(gold, a, b, resamples, seed))
 
@@ -83,10 +87,10 @@ def resample(
     units: np.ndarray | None = None,
     universe: int = 0,
 ) -> tuple[float, np.ndarray, np.ndarray]:
-    """The difference as it is, on pairs drawn anew, and with the systems swapped at random, each (resamples,).
+    """The observed difference; that on resampled pairs and that after random swaps of the systems, each (resamples,).
 
-    units: (N,) int64, which of ``universe`` units each pair is; a unit is drawn and swapped as one, and by the same
-    seed alike in every set that has it. Without them each pair is one.
+    units: (N,) int64, the number below ``universe`` of the unit that each pair belongs to. A unit is drawn and swapped
+    as a whole, and with one ``seed`` in the same way in every set that contains it. By default each pair is a unit.
     """
     if units is None:
         units, universe = np.arange(len(gold)), len(gold)
@@ -97,7 +101,7 @@ def resample(
 
 
 def summarise(pairs: int, observed: float, drawn: np.ndarray, swapped: np.ndarray) -> PairTest:
-    """What `resample` found -> interval and p values; none of them is 0, for the data are one resample too."""
+    """Results of `resample` -> interval and p values. No p value is 0, since the data themselves are one resample."""
     low, high = np.quantile(drawn, [0.5 - LEVEL / 2, 0.5 + LEVEL / 2])
     side = int(min(np.count_nonzero(drawn <= 0), np.count_nonzero(drawn >= 0)))
     beyond = int(np.count_nonzero(np.abs(swapped) >= abs(observed) - SAME))
@@ -109,7 +113,7 @@ def summarise(pairs: int, observed: float, drawn: np.ndarray, swapped: np.ndarra
 
 
 def draw_counts(n: int, resamples: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """How often each of n pairs is in a resample of n, in blocks (R, n)."""
+    """How often each of n pairs occurs in a resample of n pairs, in blocks of shape (R, n)."""
     step = max(BLOCK // n, 1)
     for start in range(0, resamples, step):
         rows = min(step, resamples - start)
@@ -120,7 +124,7 @@ def draw_counts(n: int, resamples: int, rng: np.random.Generator) -> Iterator[np
 def spearman_differences(gold: np.ndarray, a: np.ndarray, b: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Mean over seeds of Spearman(gold, a) - Spearman(gold, b), x 100, for each row of ``weights``: (R, N) -> (R,).
 
-    A pair with weight w stands there w times. Values are sorted once; a resample's ranks are running sums of weights.
+    A pair of weight w counts w times. The values are sorted once; the ranks of a resample are running sums of weights.
     """
     centred = _standard(weighted_ranks(gold, weights), weights)
     total = np.zeros(len(weights))
@@ -132,7 +136,7 @@ def spearman_differences(gold: np.ndarray, a: np.ndarray, b: np.ndarray, weights
 
 
 def weighted_ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Mean ranks of the values of a sample in which each is there ``weights`` times: (N,), (R, N) -> (R, N)."""
+    """Mean ranks in a sample that contains each value ``weights`` times: (N,), (R, N) -> (R, N)."""
     order = np.argsort(values, kind="stable")
     starts = np.flatnonzero(np.diff(values[order], prepend=np.nan) != 0)  # of groups of equal values
     sizes = np.diff(starts, append=len(values))
@@ -144,8 +148,8 @@ def weighted_ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def _standard(ranks: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Of weighted mean 0 and weighted length 1, so that a product is a correlation."""
-    drawn = np.maximum(weights.sum(axis=1), 1)  # of a small set beside large ones there may be nothing
+    """Ranks with weighted mean 0 and weighted length 1, so that their product is a correlation."""
+    drawn = np.maximum(weights.sum(axis=1), 1)  # a resample of all sets may draw no pair of a small one
     ranks -= (np.einsum("rn,rn->r", weights, ranks) / drawn)[:, None]
     length = np.sqrt(np.einsum("rn,rn,rn->r", weights, ranks, ranks))
     return np.divide(ranks, length[:, None], out=ranks, where=length[:, None] > 0)
@@ -160,10 +164,11 @@ def swapped_differences(
     resamples: int,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """The difference after the systems were swapped on half of the units, at random: (resamples,).
+    """The difference after the systems were swapped on each unit with probability one half: (resamples,).
 
-    What is swapped are ranks, not cosines: two systems spread their cosines differently, their ranks alike. The
-    correlations are made anew of what each system then has, whose sums are linear in the swaps.
+    Ranks are swapped, not cosines: two systems may spread their cosines differently, but their ranks are spread alike.
+    The correlations are computed again from the ranks that each system then has; the sums in them are linear in the
+    swaps.
     """
     n, ones = len(gold), np.ones((1, len(gold)))
     centred = _standard(weighted_ranks(gold, ones), ones)[0]
@@ -184,7 +189,7 @@ def swapped_differences(
 
 
 def holm(p: Sequence[float | None]) -> list[float | None]:
-    """p values corrected for their number by Holm's method, in their order; None stays and counts as no test."""
+    """p values corrected for their number by Holm's method, in their order; a None stays None and is not counted."""
     tested = sorted((value, i) for i, value in enumerate(p) if value is not None)
     corrected: list[float | None] = [None] * len(p)
     highest = 0.0

@@ -1,6 +1,6 @@
-"""``focalcse sweep``: every run of a grid in a process of its own, so that whatever is killed can be started again.
+"""``focalcse sweep``: every run of a grid in a process of its own, so that a sweep that was killed can be continued.
 
-A run is locked by the sweep and by the process that trains it; both locks end with their holders, however they end.
+A run is locked by the sweep and by the process that trains it. Both locks end with their holders, however these end.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ from typing import Any
 
 from ..errors import Stopped, UserError
 from ..evaluation import Results
-from ..parsing.arguments import SweepArguments
+from ..options.experiments import SweepOptions
 from ..runs.record import RUN_FILE, RunRecord, write_json
 from ..training.checkpoints import list_checkpoints, remove
-from .asked import differing
+from .asked import told_differences
 from .grid import Grid, PlannedRun, read_grid
 from .processes import dying_with, environments, kill_tree, last_error, launch_words, signals_to, take_lock, writers
-from .progress import Screen, duration, summary
+from .progress import Progress, duration
 from .states import (
     ASKED,
     DAMAGED,
     FINISHED,
     INTERRUPTED,
     TRAINED,
+    evaluation_of,
     is_cut,
-    judged_by,
     read_asked,
     state_of,
+    summary,
 )
 
-LOG = "sweep.log"  # in a run's folder: what training and evaluation said
-JOURNAL = "sweep.jsonl"  # in the folder of the runs: a line per start and end
+LOG = "sweep.log"  # in a run's folder: the output of training and evaluation
+JOURNAL = "sweep.jsonl"  # in the folder of the runs: a line for each start and end
 LOCKS = ".locks"
 POLL = 0.2  # seconds
 PATIENCE = 120.0  # seconds that a run may take to save a checkpoint before it is killed
@@ -50,19 +51,19 @@ HEADLINES = {
 }
 
 
-def sweep(args: SweepArguments) -> None:
-    """Train and judge every run of the grid that is not finished.
+def sweep(args: SweepOptions) -> None:
+    """Train and evaluate every run of the grid that is not finished.
 
     Raises:
-        UserError: the grid or a folder is not as it must be; nothing was started.
-        Stopped: a signal ended it; the same command goes on.
-        SystemExit: 1 where runs failed.
+        UserError: the grid or a folder is not valid; nothing was started.
+        Stopped: a signal ended the sweep; the same command continues it.
+        SystemExit: with code 1 if runs failed.
     """
     grid = read_grid(args.grid, args.overrides)
     folder = Path(args.runs or f"runs/{grid.name}")
     runs = choose(grid, args.only)
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"--runs {folder} is no folder; give one for the runs of the grid")
+        raise UserError(f"--runs {folder} is not a folder; give one for the runs of the grid")
     launcher = launch_words(args.launch, args.jobs)
     states = {run.name: state_of(run, folder / run.name, grid) for run in runs}
     if grid.note:
@@ -82,21 +83,21 @@ def sweep(args: SweepArguments) -> None:
 
 
 def choose(grid: Grid, only: list[str] | None) -> list[PlannedRun]:
-    """The runs of the grid whose names match.
+    """The runs of the grid whose names match one of the patterns ``only``.
 
     Raises:
-        UserError: a pattern matches none.
+        UserError: a pattern matches no run.
     """
     for pattern in only or ():
         if not any(fnmatch(run.name, pattern) for run in grid.runs):
             names = ", ".join(run.name for run in grid.runs)
-            raise UserError(f"--only {pattern}: no run of grid {grid.name} is called so; there are {names}")
+            raise UserError(f"--only {pattern}: grid {grid.name} has no run of that name; there are {names}")
     return [run for run in grid.runs if only is None or any(fnmatch(run.name, pattern) for pattern in only)]
 
 
 @dataclass
 class Job:
-    """A run that is being worked on. what: train or eval; lock: the file that is locked as long as it is open."""
+    """A run that is being worked on. what: train or eval; lock: the descriptor of the lock file, open while locked."""
 
     run: PlannedRun
     slot: int
@@ -123,31 +124,31 @@ class Sweep:
         self.took: dict[str, list[float]] = {"train": [], "eval": []}
         self.signals: list[int] = []
         self.environments = environments(jobs, bool(len(launcher) > 1))
-        self.screen = Screen()
-        self.said = ""
+        self.progress = Progress(self.total)
+        self.waiting_for = ""
 
     def go(self) -> None:
-        """Until every run is finished or has failed."""
+        """Work until every run is finished or has failed, or until a signal arrives."""
         with signals_to(lambda number, _: self.signals.append(number)):
             while (self.pending or self.running) and not self.signals:
                 for job in [job for job in self.running if job.process.poll() is not None]:
                     try:
                         self.end(job)
-                    except (UserError, OSError) as error:  # somebody changed what lies in its folder
+                    except (UserError, OSError) as error:  # the content of its folder was changed from outside
                         self.fail(job.run, job.lock, str(error))
                 self.start_more()
-                self.screen.draw(self.table)
+                self.progress.show(len(self.finished), self.status())
                 if self.pending or self.running:
                     time.sleep(POLL)
             if self.signals:
                 self.stop()
-        self.screen.clear()
+        self.progress.close()
         self.report()
 
-    # one run
+    # ---- one run
 
     def start_more(self) -> None:
-        """Fill the free slots with runs that nobody else is working on."""
+        """Fill the free slots with runs that no other process works on."""
         free = [slot for slot in range(self.jobs) if slot not in {job.slot for job in self.running}]
         if not free or not self.pending:
             return
@@ -177,15 +178,15 @@ class Sweep:
                 free.pop(0)
         if busy and not self.running:
             name, by = next(iter(busy.items()))
-            text = f"waiting: {name} is being worked on by {by}; {len(busy)} runs are left"
-            if text != self.said:
-                self.screen.event(text)
-                self.said = text
+            text = f"waiting: {by} is working on {name}; {len(busy)} runs are left"
+            if text != self.waiting_for:
+                self.progress.line(text)
+                self.waiting_for = text
 
     def start(self, run: PlannedRun, slot: int, lock: int) -> None:
-        """Begin with what the run's folder lacks; ``lock`` is held."""
+        """Begin with what the run still lacks; ``lock`` is held."""
         folder = self.folder / run.name
-        state = state_of(run, folder, self.grid)  # another sweep may have been here
+        state = state_of(run, folder, self.grid)  # another sweep may have worked on it since
         if state == FINISHED:
             self.close(run, lock)
             return
@@ -199,10 +200,10 @@ class Sweep:
         if state == INTERRUPTED:
             again = ["--resume_from_checkpoint", "last"]
         elif {path.name for path in folder.iterdir()} - {ASKED, LOG}:
-            again = ["--overwrite_output_dir"]  # of a run that was killed between its last step and its record
+            again = ["--overwrite_output_dir"]  # the run was killed between its last step and its record
         flags = [*run.argv, "--output_dir", str(folder), *again]
         command = ["focalcse", "train", *run.argv]
-        if edited := differing(run.asked, command):
+        if edited := told_differences(run.asked, command):
             raise UserError(f"its recipe was edited while the sweep was running: {edited[0]}; start the sweep again")
         write_json(folder / ASKED, {"grid": self.grid.name, "command": command, "asked": run.asked})
         reason = f"its {RUN_FILE} is damaged" if is_cut(folder / RUN_FILE) else "no checkpoint can be used"
@@ -224,22 +225,22 @@ class Sweep:
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 env=os.environ | self.environments[slot],
-                pass_fds=(lock,),  # while the run lives its folder stays locked, also without this sweep
-                start_new_session=True,  # Ctrl-C reaches the sweep alone, which tells its runs
+                pass_fds=(lock,),  # the folder stays locked while the run lives, even if this sweep has ended
+                start_new_session=True,  # Ctrl-C reaches the sweep alone, which then stops its runs
                 preexec_fn=dying_with(os.getpid()),
             )
         self.running.append(Job(run, slot, lock, what, process))
         self.note("start", run.name, what, pid=process.pid, state=state)
-        verb = {"train": "training", "eval": "judging"}[what]
+        verb = {"train": "training", "eval": "evaluating"}[what]
         why = {INTERRUPTED: ", from its last checkpoint", DAMAGED: f", from the beginning: {reason}"}
-        self.screen.event(f"{verb} {run.name}{why.get(state, '')}")
+        self.progress.line(f"{verb} {run.name}{why.get(state, '')}")
 
     def end(self, job: Job) -> None:
-        """A process ended: on to the evaluation, to the list of the finished, or of the failed."""
+        """A process has ended: continue with the evaluation, or count the run as finished or failed."""
         self.running.remove(job)
         code, folder = job.process.returncode, self.folder / job.run.name
         if job.what == "eval" and code == 0:
-            self.keep_judged(folder)
+            self.keep_evaluation(folder)
         state = state_of(job.run, folder, self.grid)
         done = code == 0 and (state == FINISHED or (state == TRAINED and job.what == "train"))
         self.note("end" if done else "fail", job.run.name, job.what, code=code, seconds=round(job.seconds, 1))
@@ -248,40 +249,39 @@ class Sweep:
             return
         self.took[job.what].append(job.seconds)
         for checkpoint in list_checkpoints(folder) if job.what == "train" else ():
-            remove(checkpoint)  # the model is saved; what is left would be several times its size
+            remove(checkpoint)  # the model is saved; the checkpoints would take several times its space
         self.start(job.run, job.slot, job.lock)
 
-    def keep_judged(self, folder: Path) -> None:
-        """Note by which flags these weights were judged, so that they are not judged again."""
+    def keep_evaluation(self, folder: Path) -> None:
+        """Write down which flags these weights were evaluated with, so that they are not evaluated again."""
         record = RunRecord.load(folder)
         asked = {"grid": self.grid.name, "command": record.command} | read_asked(folder)
-        judged = judged_by(folder, self.grid.evaluate or ())
-        write_json(folder / ASKED, asked | {"judged": judged})
+        write_json(folder / ASKED, asked | {"judged": evaluation_of(folder, self.grid.evaluate or ())})
 
     def fail(self, run: PlannedRun, lock: int | None, reason: str) -> None:
-        """The others go on."""
+        """Count a run as failed; the others continue."""
         if lock is not None:
             os.close(lock)
         self.failed[run.name] = reason
-        self.screen.event(f"FAILED {run.name}: {reason}")
+        self.progress.line(f"FAILED {run.name}: {reason}")
 
     def close(self, run: PlannedRun, lock: int) -> None:
-        """The run is finished; ``lock`` is still held where what it left cannot be read."""
+        """Count a run as finished. ``lock`` is still held if its scores cannot be read."""
         file = self.folder / run.name / "results.json"
         scores = Results.read(file).scores if file.exists() else {}
         os.close(lock)
         self.finished.append(run.name)
         shown = [f"{key.removesuffix('/all/spearman')} {scores[key]:.2f}" for key in scores if key in HEADLINES]
         left = self.remaining()
-        self.screen.event(
+        self.progress.line(
             f"finished {run.name}{': ' + ', '.join(shown) if shown else ''} ({len(self.finished)} of {self.total}"
             f"{', about ' + left + ' left' if left else ''})"
         )
 
     def stop(self) -> None:
-        """Tell the running to save and end; a second signal, or too long a wait, kills them."""
+        """Tell the running processes to save a checkpoint and end; kill them after a second signal or a long wait."""
         name = signal.Signals(self.signals[0]).name
-        self.screen.event(f"{name}: {len(self.running)} runs are saving a checkpoint; a second one kills them")
+        self.progress.line(f"{name}: {len(self.running)} runs are saving a checkpoint; a second signal kills them")
         for job in self.running:
             job.process.terminate()
         deadline = time.monotonic() + PATIENCE
@@ -293,17 +293,17 @@ class Sweep:
         for job in self.running:
             done = job.process.returncode == 0
             self.note("end" if done else "stop", job.run.name, job.what, code=job.process.returncode)
-        self.screen.clear()
+        self.progress.close()
         raise Stopped(
-            f"stopped by {name}: {len(self.finished)} of {self.total} runs are finished; the same command goes on"
+            f"stopped by {name}: {len(self.finished)} of {self.total} runs are finished; the same command continues"
         )
 
-    # what is said
+    # ---- what is written down and printed
 
     def note(self, event: str, run: str, what: str, **more: Any) -> None:
-        """A line of the journal, in one write so that two sweeps do not mix theirs.
+        """Add a line to the journal, in one write so that the lines of two sweeps do not mix.
 
-        Where it cannot be written that is said: a run that goes on must not count as failed for it.
+        If it cannot be written, a message says so: this must not make a run fail that is going well.
         """
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         line = json.dumps({"time": now, "event": event, "run": run, "what": what, **more}) + "\n"
@@ -311,11 +311,11 @@ class Sweep:
             with open(self.folder / JOURNAL, "ab", buffering=0) as file:
                 file.write(line.encode())
         except OSError as error:
-            self.screen.event(f"{JOURNAL} lacks the {event} of {run}: {error}")
+            self.progress.line(f"{JOURNAL} lacks the {event} of {run}: {error}")
 
     def remaining(self) -> str:
-        """The time that is left, from what the runs of this sweep took; empty as long as none is finished."""
-        means = {what: sum(took) / len(took) for what, took in self.took.items() if took}
+        """The time that is left, judged by the runs of this sweep so far; empty until one is finished."""
+        means = self.means()
         if not means or not (self.pending or self.running):
             return ""
         whole = sum(means.values())
@@ -325,19 +325,25 @@ class Sweep:
         )
         return duration(left / self.jobs)
 
-    def table(self) -> list[str]:
-        """What a terminal shows, drawn anew all the time."""
-        means = {what: sum(took) / len(took) for what, took in self.took.items() if took}
-        left = self.remaining()
-        head = f"{len(self.finished)} of {self.total} finished, {len(self.failed)} failed, {len(self.pending)} waiting"
-        rows = [head + (f", about {left} left" if left else "")]
+    def means(self) -> dict[str, float]:
+        """The mean seconds of a training and of an evaluation, as far as there has been one."""
+        return {what: sum(took) / len(took) for what, took in self.took.items() if took}
+
+    def status(self) -> str:
+        """The line behind the progress bar: what failed and waits, the time that is left, and what is running."""
+        means, left = self.means(), self.remaining()
+        parts = [f"{len(self.failed)} failed, {len(self.pending)} waiting" + (f", about {left} left" if left else "")]
         for job in self.running:
             usual = f" of about {duration(means[job.what])}" if job.what in means else ""
-            rows.append(f"  {job.run.name:40} {job.what:5} {duration(job.seconds)}{usual}")
-        return rows
+            parts.append(f"{job.what} {job.run.name} {duration(job.seconds)}{usual}")
+        return "; ".join(parts)
 
     def report(self) -> None:
-        """The end, with the failures."""
+        """Print how many runs are finished, and why the others failed.
+
+        Raises:
+            SystemExit: with code 1 if runs failed.
+        """
         print(f"{len(self.finished)} of {self.total} runs are finished in {self.folder}")
         if self.failed:
             print(f"{len(self.failed)} failed; the same command tries them again:", file=sys.stderr)

@@ -20,6 +20,7 @@ from ..errors import UserError, suggest
 LOSSES: dict[str, type[ContrastiveLoss]] = {}
 BLOCK_CELLS = 2**20  # of B x N computed at a time on a CPU, 4 MB in float32: larger blocks are no faster there
 BLOCK_ROWS = 256  # but at least so many rows: each block adds to the gradient of all candidates, N x D
+HARD_MARGIN = 0.3  # m of losses without an m: a negative is hard above 1 - m (Hou & Li 2023, section 3)
 
 
 def normalize(vectors: Tensor) -> Tensor:
@@ -140,6 +141,7 @@ class ContrastiveLoss(nn.Module):
         False  # whether equal texts in a batch are excluded unless the user says otherwise
     )
     needs_reference: bool = False  # whether `Pairs.reference` must be there
+    hard_margin: float = HARD_MARGIN  # diagnostics count a negative as hard above 1 minus this
 
     def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -156,6 +158,32 @@ class ContrastiveLoss(nn.Module):
         rows = self.rows(pairs)
         return rows.mean() if pairs.weight is None else rows.sum() * pairs.weight
 
+    def diagnostics(self, pairs: Pairs) -> dict[str, float]:
+        """What the log says of the pairs of a step, besides the loss; a loss adds what is its own."""
+        return describe_pairs(pairs, self.hard_margin) | self.bounds(len(pairs.candidates), pairs.anchors.shape[-1])
+
+    @torch.no_grad()
+    def bounds(self, candidates: int, dimensions: int = 2, anchors: int = 1) -> dict[str, float]:
+        """The loss of N candidates if every cosine were 0 (nothing is learnt: ln N for InfoNCE) and if every cosine
+        were 1 (all vectors have collapsed into one); a frozen reference would find no two sentences alike.
+
+        Args:
+            candidates: N.
+            dimensions: D, for losses that draw vectors of their own.
+            anchors: number of anchors to compute it for, where all of them have the same loss.
+        """
+        unlike = torch.eye(anchors, candidates) if self.needs_reference else None
+
+        def value(z1: Tensor, z2: Tensor) -> float:
+            return self(Pairs(z1[:anchors], z2, torch.arange(anchors), reference=unlike, seed=0)).item()
+
+        x, y = torch.eye(dimensions)[:2].unsqueeze(1).expand(2, candidates, dimensions)
+        return {"loss_if_untrained": value(x, y), "loss_if_collapsed": value(x, x)}
+
+    def cells(self, anchors: int, candidates: int, device: torch.device) -> int:
+        """How many of the B x N cells the loss holds at a time, for the estimate of a step's memory."""
+        return min(anchors, block_rows(device, candidates)) * candidates
+
     @property
     def config(self) -> dict[str, Any]:
         """Name and settings, such that ``build_loss(**config)`` gives the same loss."""
@@ -163,6 +191,35 @@ class ContrastiveLoss(nn.Module):
 
     def extra_repr(self) -> str:
         return ", ".join(f"{key}={value}" for key, value in self.config.items() if key != "name")
+
+
+@torch.no_grad()
+def describe_pairs(pairs: Pairs, m: float) -> dict[str, float]:
+    """Cosines of a step, named with their aggregation; the same for all losses, so that their curves compare.
+
+    A negative is called hard where its cosine is above 1 - m. On several ranks: this rank's anchors against the
+    candidates of all ranks.
+    """
+    anchors, candidates = normalize(pairs.anchors), normalize(pairs.candidates)
+    found = anchors.new_empty(4, len(anchors))  # made before the loop, see `_BlockedCrossEntropy`
+    counts = torch.empty_like(pairs.targets)
+    for rows, cosines in blocks(anchors, candidates):
+        negative = pairs.negative_mask(rows)
+        counts[rows] = negative.sum(1)
+        found[0, rows] = cosines.gather(1, pairs.targets[rows].unsqueeze(1)).squeeze(1)
+        found[1, rows] = (cosines * negative).sum(1)
+        found[2, rows] = ((cosines > 1 - m) & negative).sum(1).to(found.dtype)
+        found[3, rows] = cosines.masked_fill(~negative, -torch.inf).amax(1)
+    positive, sums, hard, hardest = found
+    total = counts.sum().clamp(min=1)
+    hardest = hardest[counts > 0]  # (<= B,)
+    return {
+        "positive_cosine_mean": positive.mean().item(),
+        "negative_cosine_mean": (sums.sum() / total).item(),
+        **({"hardest_negative_cosine_mean": hardest.mean().item()} if len(hardest) else {}),
+        "hard_negative_share": (hard.sum() / total).item(),
+        "negatives_per_anchor_mean": counts.float().mean().item(),
+    }
 
 
 Logits = Callable[[Tensor, Tensor], Tensor]  # cosines and the mask of the positives -> logits, cell by cell

@@ -32,7 +32,22 @@ CITATION = """@inproceedings{zhou2022dclr,
 }"""
 
 
-class DCLR(ContrastiveLoss, name="dclr"):
+class _WithNoise(ContrastiveLoss):
+    """What losses share that draw noise as further candidates and ask a frozen reference about false negatives."""
+
+    noise_ratio: float
+    phi: float
+
+    def cells(self, anchors: int, candidates: int, device: torch.device) -> int:
+        """All of them, with the noise: what the reference says of B x N and the ascent's N x K are not in blocks."""
+        return int(anchors * candidates * (1 + self.noise_ratio))
+
+    def diagnostics(self, pairs: Pairs) -> dict[str, float]:
+        """As for every loss, and the share of the negatives that the reference finds as similar as phi."""
+        return super().diagnostics(pairs) | reference_alike_share(pairs, self.phi)
+
+
+class DCLR(_WithNoise, name="dclr"):
     """-log( e^(s_ii/tau) / (e^(s_ii/tau) + sum_{j!=i} a_ij e^(s_ij/tau) + sum_k a_ik e^(cos(h_i, n_k)/tau)) ), as the
     paper states it (Zhou et al. 2022, section 4), with a_ij = 0 where the frozen reference sees a cosine >= phi.
 
@@ -86,6 +101,7 @@ class DCLR(ContrastiveLoss, name="dclr"):
         self.temperature = positive_number("temperature", temperature)
         self.base = base
         self.m = m
+        self.hard_margin = self.hard_margin if m is None else m
         self.weighting = weighting
         self.phi = positive_number("phi", phi)
         self.distillation_weight = positive_number("distillation_weight", distillation_weight)
@@ -139,7 +155,7 @@ class DCLR(ContrastiveLoss, name="dclr"):
         return (log_t.exp() * (log_t - log_s).masked_fill(hidden, 0.0)).sum(1)
 
 
-class ReleasedDCLR(ContrastiveLoss, name="dclr_released"):
+class ReleasedDCLR(_WithNoise, name="dclr_released"):
     """What the code released with DCLR computes: it departs from the paper in five points of the loss.
 
     The ascent climbs the cross entropy over in-batch candidates and noise at tau. Noise is never weighted. A candidate
@@ -232,12 +248,6 @@ def ascent_direction(anchors: Tensor, noise: Tensor, temperature: float, candida
         return normalize(gradient)
 
 
-def non_uniformity(anchors: Tensor, candidates: Tensor, noise: Tensor, temperature: float) -> Tensor:
-    """L_U = -log( e^(cos(h, h+)/tau_u) / sum_k e^(cos(h, n_k)/tau_u) ), mean over the anchors (section 4.1)."""
-    positive = (normalize(anchors) * normalize(candidates)).sum(1)
-    return (torch.logsumexp(cosine(anchors, noise) / temperature, 1) - positive / temperature).mean()
-
-
 def with_noise(pairs: Pairs, noise: Tensor, removed: Tensor) -> Pairs:
     """Pairs with the noise (K, D) as further candidates and ``removed`` (B, N + K) excluded besides equal texts."""
     if pairs.excluded is not None:
@@ -248,6 +258,15 @@ def with_noise(pairs: Pairs, noise: Tensor, removed: Tensor) -> Pairs:
 def batch_anchors(pairs: Pairs) -> Tensor:
     """The anchors of the whole batch, detached: what the noise is moved by is the same in every process."""
     return (pairs.anchors if pairs.batch_anchors is None else pairs.batch_anchors).detach()
+
+
+@torch.no_grad()
+def reference_alike_share(pairs: Pairs, phi: float) -> dict[str, float]:
+    """Of the negatives, how many the frozen reference finds as similar as phi; nothing without a reference."""
+    if pairs.reference is None:
+        return {}
+    alike = pairs.reference[pairs.negative_mask()] >= phi
+    return {"reference_alike_share": alike.float().mean().item()}
 
 
 # ---- settings

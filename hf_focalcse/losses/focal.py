@@ -53,7 +53,7 @@ class FocalInfoNCE(ContrastiveLoss, name="focal"):
         if not (math.isfinite(m) and m >= 0):
             raise UserError(f"m is {m}; it must be a number of at least 0 (the paper uses 0.3)")
         self.temperature = positive_number("temperature", temperature)
-        self.m = m
+        self.m = self.hard_margin = m
         self.detach_weights = detach_weights
         self.clamp_negatives = clamp_negatives
         self.clamp_positives = clamp_positives
@@ -67,6 +67,10 @@ class FocalInfoNCE(ContrastiveLoss, name="focal"):
         if self.detach_weights:
             weight_p, weight_n = weight_p.detach(), weight_n.detach()
         return torch.where(is_positive, positive * weight_p, negative * weight_n) / self.temperature
+
+    def bounds(self, candidates: int, dimensions: int = 2, anchors: int = 1) -> dict[str, float]:
+        """As for every loss; the symmetric form needs as many anchors as candidates."""
+        return super().bounds(candidates, dimensions, candidates if self.symmetric else anchors)
 
     def rows(self, pairs: Pairs) -> Tensor:
         rows = cross_entropy_rows(pairs, self.logits)

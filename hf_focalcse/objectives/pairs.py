@@ -1,4 +1,4 @@
-"""Embeddings of one step -> `Pairs`, and what the pairs look like (diagnostics). The only file that knows ranks.
+"""Embeddings of one step -> `Pairs`. The only file that knows ranks.
 
 Why the gradient is exact. DDP, FSDP2 and ZeRO compute (1/W) sum_r J_r^T v_r, v_r being the gradient that reached rank
 r's own embeddings z_r; wanted is sum_r J_r^T dL/dz_r with L the mean over the anchors of all ranks. Anchors stay
@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..errors import UserError
-from ..losses.base import ContrastiveLoss, EqualTexts, Pairs, blocks, cosine, normalize
+from ..losses.base import EqualTexts, Pairs, cosine
 
 NEGATIVES = ("global", "local")
 
@@ -29,7 +29,8 @@ def make_pairs(
 ) -> Pairs:
     """View 1 (B, D) as anchors, view 2 of all ranks (N, D) as candidates, of embeddings (B, V, D).
 
-    Further views are hard negatives: candidates that are nobody's positive. B may differ from rank to rank, down to 0.
+    Further views are hard negatives: candidates that are no anchor's positive. B may differ from rank to rank, down
+    to 0.
     text_ids: (B,) int64, equal where the texts are equal; such candidates are excluded from an anchor's negatives.
     reference: (B, D'), vectors of a frozen model -> `Pairs.reference`. negatives: of all ranks or of this one.
     seed: -> `Pairs.seed`; give the same on all ranks.
@@ -123,52 +124,3 @@ class _GatherRows(torch.autograd.Function):
         gradient = gradients[0].clone(memory_format=torch.contiguous_format)
         dist.all_reduce(gradient)
         return gradient[ctx.first : ctx.first + ctx.size], None
-
-
-# ---- diagnostics
-
-
-@torch.no_grad()
-def describe_pairs(pairs: Pairs, m: float) -> dict[str, float]:
-    """Cosines of a step, named with their aggregation; equal for all losses, so that curves compare.
-
-    A negative is called hard above 1 - m (Hou & Li 2023, section 3); m is the focal loss's. On several ranks: this
-    rank's anchors against the candidates of all.
-    """
-    anchors, candidates = normalize(pairs.anchors), normalize(pairs.candidates)
-    found = anchors.new_empty(4, len(anchors))  # made before the loop, see `_BlockedCrossEntropy`
-    counts = torch.empty_like(pairs.targets)
-    for rows, cosines in blocks(anchors, candidates):
-        negative = pairs.negative_mask(rows)
-        counts[rows] = negative.sum(1)
-        found[0, rows] = cosines.gather(1, pairs.targets[rows].unsqueeze(1)).squeeze(1)
-        found[1, rows] = (cosines * negative).sum(1)
-        found[2, rows] = ((cosines > 1 - m) & negative).sum(1).to(found.dtype)
-        found[3, rows] = cosines.masked_fill(~negative, -torch.inf).amax(1)
-    positive, sums, hard, hardest = found
-    total = counts.sum().clamp(min=1)
-    hardest = hardest[counts > 0]  # (<= B,)
-    return {
-        "positive_cosine_mean": positive.mean().item(),
-        "negative_cosine_mean": (sums.sum() / total).item(),
-        **({"hardest_negative_cosine_mean": hardest.mean().item()} if len(hardest) else {}),
-        "hard_negative_share": (hard.sum() / total).item(),
-        "negatives_per_anchor_mean": counts.float().mean().item(),
-    }
-
-
-@torch.no_grad()
-def reference_losses(loss: ContrastiveLoss, candidates: int, dimensions: int = 2) -> dict[str, float]:
-    """What the loss would be for N candidates if every cosine were 0 (nothing learnt: ln N for InfoNCE)
-    and if every cosine were 1 (collapsed); a frozen reference would find no two sentences alike.
-
-    dimensions: of the embeddings, for losses that draw vectors of their own.
-    """
-    rows = candidates if getattr(loss, "symmetric", False) else 1  # of which each has the same loss
-    unlike = torch.eye(rows, candidates) if loss.needs_reference else None
-
-    def value(anchors: Tensor, others: Tensor) -> float:
-        return loss(Pairs(anchors[:rows], others, torch.arange(rows), reference=unlike, seed=0)).item()
-
-    x, y = torch.eye(dimensions)[:2].unsqueeze(1).expand(2, candidates, dimensions)
-    return {"loss_if_untrained": value(x, y), "loss_if_collapsed": value(x, x)}

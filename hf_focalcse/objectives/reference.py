@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ class FrozenReference:
         return ReferenceCollator(collator, self.model.tokenizer, self.max_seq_length)
 
     @torch.no_grad()
-    def encode(self, inputs: dict[str, Tensor], beside: torch.nn.Parameter) -> Tensor:
+    def encode(self, inputs: Mapping[str, Tensor], beside: torch.nn.Parameter) -> Tensor:
         """Batch of the collator -> vectors (B, D'), on the device and in the precision of the parameter ``beside``."""
         here = next(self.model.parameters())
         if (here.device, here.dtype) != (beside.device, beside.dtype):

@@ -1,1 +1,1 @@
-"""Command line and recipes -> settings: the parser, the recipes, the flags of older scripts."""
+"""Command line, recipes and flags of older scripts -> the frozen `Settings` of a run."""

@@ -22,7 +22,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from ..data.views import tokenize
-from ..encoder.modeling import HEAD_FILE, load_model, require_projection
+from ..encoder.head import HEAD_FILE
+from ..encoder.loading import load_model, require_projection
 from ..encoder.poolers import POOLERS
 from ..errors import UserError
 from ..evaluation import Results
@@ -238,7 +239,7 @@ def write_onnx(model: Any, stage: Path, limit: int) -> float:
                 input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=row.all_layers
             )
             layers = output.hidden_states if row.all_layers else (output.last_hidden_state,)
-            vectors = row.pool(layers, attention_mask)
+            vectors = row.pool(layers, attention_mask, input_ids)
             if model.projection_use == "always":
                 vectors = torch.tanh(model.projection_linear(vectors))
             return output.last_hidden_state, vectors

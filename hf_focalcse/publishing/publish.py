@@ -14,7 +14,8 @@ from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
 from ..errors import UserError
 from ..evaluation import Results
-from ..parsing.arguments import EvalArguments, ExportArguments, PublishArguments, PushArguments
+from ..options.evaluation import Evaluation
+from ..options.training import Publish
 from ..quickstart import BASE_MODEL
 from ..runs.record import RUN_FILE, RunRecord
 from .export import MANIFEST, RESULTS_FILE, check_libraries, export_model, is_export, update_export
@@ -36,7 +37,7 @@ LICENSES = {  # of encoders that people start from, by their own cards
 CARD_FILES = ("README.md", RESULTS_FILE, RUN_FILE, MANIFEST)
 
 
-def export_folder(args: ExportArguments) -> None:
+def export_folder(args: Any) -> None:
     """``focalcse export FOLDER``."""
     if args.folder is None:
         raise UserError("no folder to export: focalcse export FOLDER")
@@ -56,7 +57,7 @@ def export_folder(args: ExportArguments) -> None:
         print("  no licence is known for this encoder; name one with --license")
 
 
-def push_folder(args: PushArguments) -> None:
+def push_folder(args: Any) -> None:
     """``focalcse push FOLDER org/name``: an export as it is, a training folder after its export."""
     if args.folder is None or args.hub_model_id is None:
         raise UserError("push needs a folder and a repository: focalcse push FOLDER org/name")
@@ -64,7 +65,7 @@ def push_folder(args: PushArguments) -> None:
     publish(Path(args.folder), target, args, args.dry_run, print)
 
 
-def publish(folder: Path, target: Target, args: PublishArguments, dry_run: bool, say: Callable[[str], Any]) -> None:
+def publish(folder: Path, target: Target, args: Publish, dry_run: bool, say: Callable[[str], Any]) -> None:
     """Export where needed, then push."""
     check_target(target)
     if not folder.is_dir():
@@ -89,7 +90,7 @@ def publish(folder: Path, target: Target, args: PublishArguments, dry_run: bool,
     say(f"Published: {push(folder, target, say=say)}")
 
 
-def describe_publication(folder: Path, args: PublishArguments, repo_id: str | None) -> dict[str, Any]:
+def describe_publication(folder: Path, args: Publish, repo_id: str | None) -> dict[str, Any]:
     """What the card says beyond the run: asked for, else recorded at training, else known of the base encoder."""
     recorded: dict[str, Any] = {}
     base = None
@@ -103,7 +104,7 @@ def describe_publication(folder: Path, args: PublishArguments, repo_id: str | No
     }
 
 
-def prepare_push(pooler: str, hub_model_id: str | None, args: PublishArguments, say: Callable[[str], Any]) -> None:
+def prepare_push(pooler: str, hub_model_id: str | None, args: Publish, say: Callable[[str], Any]) -> None:
     """Before training: see what could be wrong with a push without sending anything.
 
     Raises:
@@ -117,7 +118,7 @@ def prepare_push(pooler: str, hub_model_id: str | None, args: PublishArguments, 
         say(f"WARNING: no token for {host()} yet: run `hf auth login` before training ends, or push the folder later.")
 
 
-def publish_scores(args: EvalArguments, folder: Path, results: Results, say: Callable[[str], Any]) -> None:
+def publish_scores(args: Evaluation, folder: Path, results: Results, say: Callable[[str], Any]) -> None:
     """New scores of a training folder, or of a repository that was published from here, onto the Hub.
 
     Raises:
@@ -132,7 +133,7 @@ def publish_scores(args: EvalArguments, folder: Path, results: Results, say: Cal
         if is_export(folder):
             update_export(folder, {"repo_id": repo_id}, results)
         wanted = {} if is_export(folder) else RunRecord.load(folder).publication.get("wanted", {})
-        publish(folder, target, PublishArguments(**wanted), False, say)
+        publish(folder, target, Publish(**wanted), False, say)
         return
     wanted = [*CARD_FILES, "plots/*", ".eval_results/*"]
     with tempfile.TemporaryDirectory() as temporary:

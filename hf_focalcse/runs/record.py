@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..options.tables import paths
 from .atomic import write_json
 
 FORMAT = 1
 RUN_FILE = "run.json"
 YOUNGER = ("publication", "step_memory", "dev_sets")  # fields that came after the format
-PATH_SETTINGS = ("train_file", "eval_file", "sts_dir", "output_dir", "recipe", "resume_from_checkpoint", "deepspeed")
 # A path that can be told from other text: from the root, the home folder, a drive, or relative with dots.
 PATH = re.compile(r"""(?<![\w.:/~\\)\]-])(?:[A-Za-z]:|~\w*|\.{1,2})?(?:[/\\][^\s/\\'"`,;:()\[\]]+)+[/\\]?""")
 SECRET = re.compile(r"\bhf_[A-Za-z0-9]{6,}")
@@ -79,10 +79,11 @@ class RunRecord:
 
     def publishable(self) -> RunRecord:
         """As it may be published: paths of this machine cut to their last part, no text of the training data."""
-        local = {value for key, value in self.settings.items() if key in PATH_SETTINGS and isinstance(value, str)}
+        places = paths()
+        local = {value for key, value in self.settings.items() if key in places and isinstance(value, str)}
         for part, following in zip(self.command, [*self.command[1:], ""], strict=False):
             flag, equals, value = part.partition("=")
-            if flag.startswith("--") and flag[2:].replace("-", "_") in PATH_SETTINGS:
+            if flag.startswith("--") and flag[2:].replace("-", "_") in places:
                 local.add(value if equals else following)
         if self.model.get("base_model") != self.model.get("name_or_path"):
             local.add(self.model.get("name_or_path") or "")

@@ -1,11 +1,20 @@
-"""`FocalCSETrainingArguments`. Apart from arguments.py, since transformers' own class takes seconds to import."""
+"""`FocalCSETrainingArguments`, the arguments of transformers with our defaults, and what a trainer decides of them.
+
+How each is treated says ``options/foreign.py``; an option of our own is a field of ``options/training.py``.
+"""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from transformers import TrainingArguments
+from transformers.trainer_utils import IntervalStrategy
 
+from ..errors import UserError
+from ..runs.scores import headline
 from .engines import asked_engine, asked_processes, check_fsdp_version, check_launch, no_accelerator, prepare_deepspeed
 
 
@@ -58,3 +67,32 @@ class FocalCSETrainingArguments(TrainingArguments):
         check_fsdp_version(self)
         if self.device.type == "cpu":
             self.dataloader_pin_memory = False  # torch warns at every start where there is nothing to pin for
+
+
+def decide(args: Any, dev: Sequence[Any]) -> Any:
+    """A copy of ``args`` with what depends on the dev tasks and the number of processes; ``args`` stays as it is.
+
+    The dev tasks choose the best checkpoint; without any, nothing is scored and the last checkpoint is kept. The token
+    of the Hub is left out, since each checkpoint that Trainer writes holds a pickle of its arguments.
+
+    Raises:
+        UserError: the metric that is asked for is none of the dev tasks'.
+    """
+    decided = copy.copy(args)
+    decided.hub_token = None
+    if args.world_size > 1 and args.data_seed is None:
+        decided.data_seed = args.seed  # else the order follows each rank's generator, which dropout needs for itself
+    if not dev:
+        decided.eval_strategy, decided.load_best_model_at_end = IntervalStrategy.NO, False
+        decided.metric_for_best_model = None
+        return decided
+    default = headline(dev[0].key)
+    metric = (args.metric_for_best_model or "loss").removeprefix("eval_")
+    if metric == "loss":  # what TrainingArguments puts where nothing was asked for; evaluation gives no loss
+        metric, decided.greater_is_better = default, True
+    if not any(metric.startswith(f"{task.key}/") for task in dev):
+        raise UserError(f"metric_for_best_model is {metric!r}, but the dev set gives {default!r}")
+    if metric.endswith(("/alignment", "/uniformity")):
+        decided.greater_is_better = False
+    decided.metric_for_best_model = metric
+    return decided

@@ -13,21 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..options.tables import resumed
 from ..runs.record import write_json
 
 MANIFEST = "checkpoint.json"
 STAGE = ".saving"  # what is being written lies here, and is moved when it is whole
 PATTERN = re.compile(r"checkpoint-(\d+)")
-RUN_KEYS = {  # what must be the same for a resumed run to equal the uninterrupted one -> how a user knows it
+RUN_FACTS = {  # with the options that say so, what a resumed run must share with the uninterrupted one
     "world_size": "number of processes",
     "engine": "engine",
-    "per_device_train_batch_size": "--per_device_train_batch_size",
-    "gradient_accumulation_steps": "--gradient_accumulation_steps",
-    "seed": "--seed",
     "data": "training text (sha256)",
     "loss": "loss",
-    "negatives": "--negatives",
-    "chunk_size": "--chunk_size",
 }
 
 
@@ -159,7 +155,7 @@ def differences_of_run(checkpoint: Checkpoint, run: dict[str, Any]) -> list[str]
     """What differs between the run of a checkpoint and this one, in words."""
     return [
         f"{name} was {checkpoint.run.get(key)!r} and is {run[key]!r}"
-        for key, name in RUN_KEYS.items()
+        for key, name in (RUN_FACTS | resumed()).items()
         if key in run and checkpoint.run.get(key) != run[key]
     ]
 

@@ -14,7 +14,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from ..errors import UserError
-from ..losses.base import ContrastiveLoss, block_rows
+from ..losses.base import ContrastiveLoss
 
 OPTIMIZER_STATES = {"sgd": 0, "adafactor": 0, "8bit": 2, "4bit": 1}  # bytes a parameter, by a part of --optim
 ADAM_STATES = 8
@@ -97,7 +97,7 @@ class StepMemory:
 
 
 def estimate_step(
-    model: Any, loss: ContrastiveLoss, batch: int, length: int, optimizer: str = "adamw", world_size: int = 1,
+    model: Any, loss: ContrastiveLoss | None, batch: int, length: int, optimizer: str = "adamw", world_size: int = 1,
     views: int = 2, autocast: Any = None,
 ) -> StepMemory:  # fmt: skip
     """The memory of a step over ``batch`` sentences a process, with all ``world_size`` processes' views as candidates.
@@ -109,9 +109,7 @@ def estimate_step(
     width = next((size for part, size in OPTIMIZER_STATES.items() if part in optimizer), ADAM_STATES)
     device = next(model.parameters()).device
     candidates = batch * world_size * (views - 1)
-    noise = getattr(loss, "noise_ratio", None)  # a loss that draws noise holds all its cells at once
-    rows = batch if noise is not None else min(batch, block_rows(device, candidates))
-    cells = int(rows * candidates * (1 + (noise or 0)))
+    cells = 0 if loss is None else loss.cells(batch, candidates, device)
     vectors = 4 * (batch + candidates) * model.config.hidden_size  # given, of length 1, and the gradients of both
     row, layer, once = kept_for_backward(model, views, length, autocast)
     return StepMemory(

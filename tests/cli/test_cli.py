@@ -12,11 +12,13 @@ from safetensors.torch import load_file
 from tiny import SENTENCES, WORDS, plain_load, save_tiny
 
 from hf_focalcse.cli import main as cli
-from hf_focalcse.encoder.modeling import load_model
+from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.errors import UserError
 from hf_focalcse.evaluation import Results
 from hf_focalcse.losses import LOSSES, settings_of
-from hf_focalcse.parsing.arguments import OWN_GROUPS, parse, recipe_names
+from hf_focalcse.options.training import GROUPS
+from hf_focalcse.parsing.recipes import recipe_names
+from hf_focalcse.parsing.settings import parse
 from hf_focalcse.runs.record import RunRecord
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -303,7 +305,7 @@ finally: print('torch' in sys.modules)"""
 
 
 def test_every_flag_of_ours_has_help():
-    for group in OWN_GROUPS:
+    for group in GROUPS:
         for field in group.__dataclass_fields__.values():
             assert field.metadata["help"], field.name
 
@@ -428,13 +430,13 @@ def test_trains_judges_and_writes_everything(work, capsys):
 
 def test_a_lowered_score_is_said_loudly(work, capsys):
     line = "--model_name_or_path tiny --train_file text.txt --eval_file graded.tsv --per_device_train_batch_size 8"
-    from hf_focalcse.cli.jobs import losses_of_score
+    from hf_focalcse.training.finish import lowered_scores
 
     run("train", *line.split(), *["--max_steps", "2", "--eval_steps", "2", "--output_dir", "out", "--use_cpu"])
     record, _ = read(work / "out")
     key = "graded/file/all/spearman"
     record.baseline[key] = record.final[key] + 5
-    record.alarms = losses_of_score(record)
+    record.alarms = lowered_scores(record)
     record.save(work / "out")
     from hf_focalcse.publishing.card import write_card
 

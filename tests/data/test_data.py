@@ -20,7 +20,7 @@ from pyarrow import parquet
 from torch.utils.data import DataLoader
 from transformers import BertTokenizer
 
-from hf_focalcse.data import formats
+from hf_focalcse.data import files, lines
 from hf_focalcse.data import sentences as data
 from hf_focalcse.data.sentences import Sentences, read_sentences, require
 from hf_focalcse.data.views import Views
@@ -80,7 +80,7 @@ def test_lines_of_text(tmp_path, suffix, content, expected, lines_read):
 
 @pytest.mark.parametrize("block", [1, 7, 64, 1 << 20])
 def test_random_bytes_against_plain_python(tmp_path, monkeypatch, block):
-    monkeypatch.setattr(formats, "BLOCK", block)
+    monkeypatch.setattr(lines, "BLOCK", block)
     pieces = [
         b"a",
         b"bc",
@@ -189,8 +189,9 @@ def test_bytes_that_are_not_utf8_are_replaced_in_every_format(tmp_path):
     for kind, content in raw.items():
         for suffix in (kind, kind + ".gz"):
             path = write(tmp_path / f"t.{suffix}", content)
-            line = 2 if kind in ("csv", "tsv") else 1
-            with pytest.raises(UserError, match=rf"t\.{suffix}, line {line}, byte \d+ of the line \(0xff\)"):
+            number = 2 if kind in ("csv", "tsv") else 1
+            unit = "row" if kind == "parquet" else "line"
+            with pytest.raises(UserError, match=rf"t\.{suffix}, {unit} {number}, byte \d+ of the {unit} \(0xff\)"):
                 read_sentences(path)
             sentences = read_sentences(path, encoding_errors="replace")
             assert texts(sentences) == ["a\ufffd", "b"] and sentences.report.undecodable == 1
@@ -243,8 +244,8 @@ def test_report_is_safe_for_a_terminal(tmp_path):
 # Errors: (file name or None, content, settings, what the message must name)
 
 BAD_FILES = {
-    "missing": (None, None, {"train_file": "no/such.txt"}, ["no/such.txt does not exist"]),
-    "hub id as file": (None, None, {"train_file": "org/name"}, ["org/name does not exist", "--train_file"]),
+    "missing": (None, None, {"train_file": "no/such.txt"}, ["no such file: no/such.txt"]),
+    "hub id as file": (None, None, {"train_file": "org/name"}, ["no such file: org/name", "--train_file"]),
     "folder": (None, None, {"train_file": Path(__file__).parent}, ["is a folder", ".txt"]),
     "empty": ("t.txt", "", {}, ["t.txt is empty"]),
     "empty gz": ("t.txt.gz", "", {}, ["t.txt.gz is empty"]),
@@ -254,7 +255,7 @@ BAD_FILES = {
     "white table": ("t.jsonl", '{"a": " "}', {}, ["t.jsonl holds no sentence"]),
     "only a header": ("t.tsv", "text\n", {}, ["t.tsv holds no sentence", "0 rows"]),
     "suffix": ("t.doc", "a", {}, ["t.doc", ".txt, .csv, .tsv, .jsonl, .parquet", ".gz"]),
-    "no suffix": ("t", "a", {}, ["allowed are .txt"]),
+    "no suffix": ("t", "a", {}, ["must end in .txt, .csv"]),
     "not gz": ("t.txt.gz", b"RAW", {}, ["t.txt.gz cannot be read and unpacked"]),
     "utf-16": ("t.txt", "abc\n".encode("utf-16"), {}, ["t.txt is UTF-16", "iconv"]),
     "latin-1": ("t.txt", b"a\nb\ncaf\xe9\n", {}, ["line 3, byte 4", "0xe9", "--encoding_errors replace"]),
@@ -272,12 +273,17 @@ BAD_FILES = {
         "t.jsonl",
         '{"a": "b"}\n{"c": "b"}\n',
         {},
-        ["t.jsonl, line 2 has no column 'a': its columns are 'c'"],
+        ["t.jsonl, line 2 has no column 'a'; its columns are 'c'"],
     ),
     "half a character": ("t.jsonl", '{"a": "\\udc00"}\n', {}, ["line 1", r"\udc00"]),
     "not parquet": ("t.parquet", b"PAR1 no", {}, ["t.parquet is not a whole Parquet file"]),
     "cut parquet": ("t.parquet", as_parquet(ROWS)[:-20], {}, ["t.parquet is not a whole Parquet file"]),
-    "parquet number": ("t.parquet", as_parquet(ROWS), {"text_column": "id"}, ["'id' must hold strings, not int64"]),
+    "parquet number": (
+        "t.parquet",
+        as_parquet(ROWS),
+        {"text_column": "id"},
+        ["row 1: 'id' must be a string or null, not 0"],
+    ),
     "parquet column": ("t.parquet", as_parquet(ROWS), {"text_column": "x"}, ["no column 'x'", "'id', 'text'"]),
     "both": ("t.txt", "a", {"dataset_name": "org/name"}, ["--train_file", "--dataset_name", "both"]),
     "neither": (None, None, {}, ["--train_file", "--dataset_name", "neither"]),
@@ -310,7 +316,7 @@ def test_wrong_input_gives_one_sentence(tmp_path, case):
         read_sentences(**settings)
     message = str(caught.value)
     assert all(part in message for part in parts), message
-    assert "\n" not in message and message.endswith(".") and ". " not in message
+    assert "\n" not in message and not message.endswith(".") and ". " not in message
 
 
 def test_cut_gz(tmp_path):
@@ -386,7 +392,7 @@ def test_full_disk_names_the_folder(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(formats.shutil, "copyfileobj", full)
+    monkeypatch.setattr(files.shutil, "copyfileobj", full)
     with pytest.raises(UserError, match=r"No space left on device.*has room"):
         read_sentences(write(tmp_path / "t.txt.gz", "a"))
 

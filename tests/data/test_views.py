@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 import hf_focalcse
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, View, Views, build_loss
 from hf_focalcse.data.views import PADDING_ID, token_ids
-from hf_focalcse.encoder.modeling import load_model
+from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.errors import UserError
 from hf_focalcse.objectives.pairs import make_pairs
 

@@ -16,7 +16,7 @@ from hf_focalcse.encoder.augment import (
     draw_views,
     random_ranks,
 )
-from hf_focalcse.encoder.modeling import load_model
+from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.errors import UserError
 
 MASK = torch.tensor([[1, 1, 1, 1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0, 0, 0, 0]])  # 10 tokens and 4
@@ -118,12 +118,17 @@ def load(folder, family="bert", pooler="mean", texts=("dropout",), dropout=0.0):
     return model
 
 
+FIRST_LAYER = {
+    "albert": "encoder.albert_layer_groups.0.albert_layers.0",
+    "distilbert": "transformer.layer.0",
+    "modernbert": "layers.0",
+}
+
+
 def hidden(model, seed=0):
     """What the first layer reads, of the whole batch as one group."""
     seen = []
-    layer = model.encoder.transformer.layer[0] if model.config.model_type == "distilbert" else (
-        model.encoder.layers[0] if model.config.model_type == "modernbert" else model.encoder.encoder.layer[0]
-    )  # fmt: skip
+    layer = model.encoder.get_submodule(FIRST_LAYER.get(model.config.model_type, "encoder.layer.0"))
     handle = layer.register_forward_pre_hook(
         lambda module, args, kwargs: seen.append(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
     )
@@ -198,7 +203,7 @@ def test_token_shuffle_equals_permuted_position_ids(tmp_path, family, plain, off
 
 
 @pytest.mark.parametrize("text", ["dropout", *TEXTS])
-@pytest.mark.parametrize("family", ["bert", "mpnet", "modernbert", "electra"])
+@pytest.mark.parametrize("family", ["albert", "bert", "mpnet", "modernbert", "electra"])
 def test_chunked_equals_whole(tmp_path, family, text):
     """Values bit for bit where a row is encoded in equally long company, gradients to rounding; dropout off."""
     model = load(tmp_path, family, texts=(text, "token_shuffle")).double()

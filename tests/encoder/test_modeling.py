@@ -12,13 +12,9 @@ from tiny import CONFIGS, SENTENCES, plain_load, save_tiny, tiny_tokenizer
 from transformers import AutoConfig, AutoModel, GPT2Config, set_seed
 
 from hf_focalcse.data.views import tokenize
-from hf_focalcse.encoder.modeling import (
-    HEAD_FILE,
-    MODELS,
-    AutoModelForFocalCL,
-    load_model,
-    require_projection,
-)
+from hf_focalcse.encoder.auto import MODELS, AutoModelForFocalCL
+from hf_focalcse.encoder.head import HEAD_FILE
+from hf_focalcse.encoder.loading import load_model, require_projection
 from hf_focalcse.encoder.poolers import POOLERS
 from hf_focalcse.errors import UserError
 from hf_focalcse.losses import Pairs, build_loss
@@ -109,7 +105,7 @@ def test_every_family_is_registered():
 # ---- chunks, order, views
 
 
-@pytest.mark.parametrize("family", ["bert", "mpnet", "modernbert"])
+@pytest.mark.parametrize("family", ["albert", "bert", "mpnet", "modernbert"])
 @pytest.mark.parametrize("pooler", list(POOLERS))
 def test_chunks_give_the_gradient_of_one_padded_batch(tmp_path, family, pooler):
     model = model_of(tmp_path, family, pooler=pooler, dropout=0.0).train().double()
@@ -219,7 +215,7 @@ def one_at_a_time(model, texts):
 @pytest.mark.parametrize("together", [3, 4096])
 def test_encode_keeps_the_order_and_does_not_depend_on_the_batch(tmp_path, monkeypatch, together):
     model = model_of(tmp_path)
-    monkeypatch.setattr("hf_focalcse.encoder.modeling.TOKENISED_TOGETHER", together)
+    monkeypatch.setattr("hf_focalcse.encoder.batches.TOKENISED_TOGETHER", together)
     alone = one_at_a_time(model, SENTENCES)
     for batch_size in (1, 3, 64):
         np.testing.assert_allclose(model.encode(SENTENCES, batch_size=batch_size), alone, atol=1e-6)
@@ -336,7 +332,7 @@ def test_refusals(tmp_path):
     with pytest.raises(UserError, match="has no projection"):
         load_model(str(bert), "mean", "always")
     GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=9).save_pretrained(tmp_path / "gpt2")
-    with pytest.raises(UserError, match=r"type 'gpt2'; supported are: bert, .*xlm-roberta"):
+    with pytest.raises(UserError, match=r"type 'gpt2'; supported are: albert, bert, .*xlm-roberta"):
         load_model(str(tmp_path / "gpt2"), "cls")
 
 

@@ -17,7 +17,9 @@ from torch import nn
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss
 from hf_focalcse.data.views import tokenize
 from hf_focalcse.encoder.augment import build_augmentations
-from hf_focalcse.encoder.modeling import PACKABLE, FocalCLMixin, load_model
+from hf_focalcse.encoder.auto import MODELS
+from hf_focalcse.encoder.head import FocalCLMixin
+from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.encoder.packing import ATTENTION, FastDropout, Packed, Run, _Attend, attend, keep_mask
 from hf_focalcse.errors import UserError
 from tests.support.tiny import save_tiny
@@ -50,7 +52,7 @@ def run(model, packing, ids, mask):
     return vectors.detach(), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("family", PACKABLE)
+@pytest.mark.parametrize("family", [config.model_type for config, m in MODELS.items() if m.family.packable])
 @pytest.mark.parametrize("pooler", ["cls", "mean", "max", "avg_first_last"])
 def test_packed_equals_padded(tmp_path, family, pooler):
     model = model_of(tmp_path, family, pooler)

@@ -86,7 +86,7 @@ def test_each_text_is_encoded_once():
 @pytest.mark.slow
 def test_whitening_of_the_quickstart_encoder_equals_an_independent_computation(shared_data):
     """STS-B test with its own texts, before and after."""
-    from hf_focalcse.encoder.modeling import load_model
+    from hf_focalcse.encoder.loading import load_model
     from hf_focalcse.quickstart import encoder_path
 
     encoder = Remembering(load_model(str(encoder_path())))

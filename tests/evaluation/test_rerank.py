@@ -298,7 +298,11 @@ def row(cid="a", rank=1, label="1", query="q", text="t"):
 @pytest.mark.parametrize(
     "content, options, message",
     [
-        ("qid\tquery\tcandidate\n1\tq\tc\n", {}, "x.tsv, line 2: no column 'label'; needed are qid, label, query"),
+        (
+            "qid\tquery\tcandidate\n1\tq\tc\n",
+            {},
+            "no column 'label'; needed are qid, label, query, candidate; its",
+        ),
         (HEADER + row() + row("b", label="2"), {}, "line 3, column label: '2' is not one of 1, 0, true, false"),
         (HEADER + row() + row("b", query="Q"), {}, "line 3: query '1' reads otherwise than in .*x.tsv, line 2"),
         (HEADER + row(text=""), {}, "line 2, column candidate: it is empty; a query needs candidates"),
@@ -328,7 +332,7 @@ def test_a_missing_table(tmp_path):
         load_rerank(tmp_path / "none.tsv")
     with pytest.raises(UserError, match="no such file: .*askubuntu/, nor a folder; --rerank_file takes a table or"):
         load_rerank(f"{tmp_path}/askubuntu/")
-    with pytest.raises(UserError, match="must end in .tsv, .csv"):
+    with pytest.raises(UserError, match="must end in .csv, .tsv"):
         load_rerank(write(tmp_path / "x.txt", ""))
 
 

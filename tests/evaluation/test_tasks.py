@@ -6,9 +6,10 @@ import time
 
 import pytest
 
+from hf_focalcse.data.files import read_lines
+from hf_focalcse.data.graded_pairs import Pair, read_pairs
 from hf_focalcse.errors import UserError
-from hf_focalcse.evaluation import tasks
-from hf_focalcse.evaluation.tasks import STS_TASKS, Pair, load_tasks, open_source, read_pairs
+from hf_focalcse.evaluation.tasks import STS_TASKS, load_tasks, open_source
 
 HEADER = "subset\tsplit\tscore\tsentence1\tsentence2\n"
 COUNTS = {"STS12": 3108, "STS13": 1500, "STS14": 3750, "STS15": 3000, "STS16": 1186}
@@ -180,8 +181,12 @@ def test_an_unreachable_hub_is_told_at_once(monkeypatch):
 @pytest.mark.parametrize(
     "name, content, message",
     [
-        ("STS16.tsv", "subset\tsplit\tscore\tsentence1\na\ttest\t1\tb\n", "line 2: no column 'sentence2'"),
-        ("STS16.tsv", HEADER + "a\ttest\t1\tb\n", "line 2: 4 columns where the first line has 5"),
+        (
+            "STS16.tsv",
+            "subset\tsplit\tscore\tsentence1\na\ttest\t1\tb\n",
+            "STS16.tsv has no column 'sentence2'; needed",
+        ),
+        ("STS16.tsv", HEADER + "a\ttest\t1\tb\n", "line 2 has 4 cells, but the header has 5; mend the line"),
         ("STS16.tsv", HEADER + "a\ttest\t1\tb\tc\na\ttest\tNA\tb\tc\n", "line 3, column score: the score 'NA'"),
         ("STS16.tsv", HEADER + "a\tdev\t1\tb\tc\n", "no row of split 'test', which STS16/test needs"),
         ("STS16.tsv", HEADER + "a\ttest\t1\tb\tc\n", "1 scored pairs for STS16/test, at least 2"),
@@ -206,7 +211,11 @@ def test_wrong_folders(tmp_path, name, content, message):
         ("STS/STS16-en-test/STS.input.headlines.txt", "a\tb\nc\td\nonly one\n", "line 3: too few columns"),
         ("STS/STSBenchmark/sts-test.csv", "a\tb\tc\td\t1\tx\n", "sts-test.csv, line 1: too few columns"),
         ("SICK/SICK_trial.txt", "header\n1\tx\ty\n", "SICK_trial.txt, line 2: too few columns"),
-        ("SICK/SICK_trial.txt", b"header\n1\tx\t\xe9\t4\n", "SICK_trial.txt, line 2, byte 5: 0xe9 is not UTF-8"),
+        (
+            "SICK/SICK_trial.txt",
+            b"header\n1\tx\t\xe9\t4\n",
+            r"SICK_trial.txt, line 2, byte 5 of the line \(0xe9\).*; convert",
+        ),
     ],
 )
 def test_damaged_senteval_files(senteval, name, content, message):
@@ -278,21 +287,33 @@ NAMES = "sentence1\tsentence2\tscore\n"
         ("x.tsv", NAMES + "a\tb\t1\na\tb\tgood\n", r"x.tsv, line 3, column score: the score 'good' is not a finite"),
         ("x.tsv", NAMES + "a\tb\t1\na\tb\tnan\n", "line 3, column score: the score 'nan'"),
         ("x.tsv", NAMES + "a\tb\t1\n", "1 scored pairs for x/file, at least 2"),
-        ("x.tsv", "", "0 scored pairs"),
+        ("x.tsv", "", "x.tsv is empty"),
         ("x.tsv", NAMES + "a\tb\t3\nc\td\t3.0\n", "all scores of x/file equal 3"),
-        ("x.tsv", NAMES + "a\tb\t3\nc\td\n", "line 3: 2 columns where the first line has 3"),
-        ("x.tsv", "a\tb\t3\nc\td\t4\n", "line 2: no column 'sentence1'; needed are .*, found 'a', 'b', '3'"),
-        ("x.tsv", NAMES.encode() + b"a\tb\t1\n\xff\tb\t1\n", "line 3, byte 1: 0xff is not UTF-8"),
-        ("x.csv", 'sentence1,sentence2,score\na,"b,1\n', "x.csv, line 2: unexpected end of data"),
-        ("x.csv", "sentence1,score\na,1\n", "no column 'sentence2'"),
+        ("x.tsv", NAMES + "a\tb\t3\nc\td\n", "line 3 has 2 cells, but the header has 3; mend the line"),
+        ("x.tsv", "a\tb\t3\nc\td\t4\n", "no column 'sentence1'; needed are .*; its columns are 'a', 'b', '3'"),
+        (
+            "x.tsv",
+            NAMES.encode() + b"a\tb\t1\n\xff\tb\t1\n",
+            r"line 3, byte 1 of the line \(0xff\).* to UTF-8$",
+        ),
+        (
+            "x.csv",
+            'sentence1,sentence2,score\na,"b,1\n',
+            r"x.csv, line 2: .* CSV \(unexpected end of data\); a cell",
+        ),
+        ("x.csv", "sentence1,score\na,1\n", "x.csv has no column 'sentence2'"),
         ("x.jsonl", '{"sentence1": "a"\n', "x.jsonl, line 1: not JSON"),
-        ("x.jsonl", "[1]\n", "line 1: expected one JSON object a line"),
-        ("x.jsonl", '{"sentence1": "\\ud800", "sentence2": "b", "score": 1}\n', "line 1: not JSON in UTF-8"),
+        ("x.jsonl", "[1]\n", "line 1: a JSON list, not an object; give one object a line"),
+        (
+            "x.jsonl",
+            '{"sentence1": "\\ud800", "sentence2": "b", "score": 1}\n',
+            "line 1: the escape .ud800 .*; mend",
+        ),
         ("x.jsonl", '{"sentence1": null, "sentence2": "b", "score": 1}\n', "column sentence1: None is not text"),
         ("x.jsonl", '{"sentence1": "a", "sentence2": "b", "score": true}\n', "the score True is not"),
-        ("x.parquet", "no parquet", "cannot read .*x.parquet as parquet"),
-        ("x.tsv.gz", "not packed", "cannot read .*x.tsv.gz"),
-        ("x.txt", "a", "must end in .tsv, .csv, .jsonl, .parquet, each also with .gz"),
+        ("x.parquet", "no parquet", r"x.parquet is not a whole Parquet file \(.*\); download or write it again"),
+        ("x.tsv.gz", "not packed", r"x.tsv.gz cannot be read and unpacked \(.*\); check that the file is whole"),
+        ("x.txt", "a", "must end in .csv, .tsv, .jsonl, .parquet, each also with .gz"),
     ],
 )
 def test_wrong_own_files(tmp_path, name, content, message):
@@ -303,9 +324,10 @@ def test_wrong_own_files(tmp_path, name, content, message):
 def test_a_missing_own_file(tmp_path):
     with pytest.raises(UserError, match=r"no such file: .*none.tsv"):
         read_pairs(tmp_path / "none.tsv")
-    with pytest.raises(UserError, match="cannot read"):
+    with pytest.raises(UserError, match="folder.tsv is a folder; name a file in it .*.parquet"):
         read_pairs(write(tmp_path / "folder.tsv" / "x", "").parent)
 
 
-def test_only_line_feeds_end_a_line():
-    assert tasks.split_lines("a\u2028b\x0bc\x85d\r\ne\n") == ["a\u2028b\x0bc\x85d", "e"]
+def test_only_line_feeds_end_a_line(tmp_path):
+    path = write(tmp_path / "x", "a\u2028b\x0bc\x85d\r\ne\n")
+    assert read_lines(path) == ["a\u2028b\x0bc\x85d", "e"]

@@ -9,14 +9,14 @@ import torch
 from tiny import SENTENCES, save_tiny
 
 from hf_focalcse.cli import main as cli
+from hf_focalcse.cli.inspect import parse as parse_inspect
 from hf_focalcse.data.sentences import read_sentences
-from hf_focalcse.encoder.modeling import load_model
+from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.experiments.batches import find, neighbours, normal_form
 from hf_focalcse.experiments.inspect import prepare_encoder
 from hf_focalcse.experiments.pushes import gradient_weights, share_gain
 from hf_focalcse.losses import build_loss
 from hf_focalcse.losses.base import Pairs
-from hf_focalcse.parsing.arguments import parse_inspect
 
 KEYS = {"kind", "batch", "lines", "texts", "cosine", "weight_infonce", "weight_focal", "ratio", "share_gain",
         "reference_cosine", "negative"}  # fmt: skip
@@ -284,13 +284,16 @@ def test_a_table_and_its_rows(here):
         ("tiny text.txt --pooler mean --batch_size 1", "--batch_size is 1; it must be at least 2"),
         ("tiny text.txt --pooler mean --seed -1", "--seed is -1"),
         ("tiny text.txt --pooler mean --seed 18446744073709551616", "must be a whole number from 0 to 4294967295"),
-        ("tiny text.txt --pooler mean --phi 2", "--phi is 2.0; it is a cosine, above 0 and at most 1"),
+        ("tiny text.txt --pooler mean --phi 2", "--phi is 2.0; it must be a cosine above 0 and at most 1"),
         ("tiny text.txt --pooler mean --m -1", "m is -1.0; it must be a number of at least 0"),
         ("tiny text.txt --pooler mean --temp 0", "temperature is 0.0; it must be a number above 0"),
         ("tiny text.txt --pooler mean --max_seq_length 2", "this encoder takes 3 to 64 tokens"),
         ("tiny text.txt --pooler mean", "text.txt holds 20 sentences, fewer than one batch of 64: add text, or lower"),
-        ("tiny nowhere.txt --pooler mean", "nowhere.txt does not exist: check the path; FILE is a file on this"),
-        ("tiny two.tsv --pooler mean", "two.tsv has 2 columns: name one with --text_column"),
+        (
+            "tiny nowhere.txt --pooler mean",
+            "no such file: nowhere.txt; check the path: FILE is a file on this",
+        ),
+        ("tiny two.tsv --pooler mean", "two.tsv has 2 columns; name one with --text_column"),
         ("tiny text.txt", "says how it pools; choose with --pooler"),
         ("./nowhere text.txt", "no model folder './nowhere'"),
         ("tiny text.txt --pooler cls --dropout_views", "training would draw the projection of tiny anew"),

@@ -1,4 +1,4 @@
-"""Paired tests against scipy and loops, and how often they cry wolf where there is nothing."""
+"""Paired tests against scipy and loops, and how often they find a difference where there is none."""
 
 import math
 
@@ -42,6 +42,11 @@ def test_t_test_is_scipys_and_the_effect_size_the_textbooks():
     assert (found.t, found.p) == pytest.approx((theirs.statistic, theirs.pvalue), rel=1e-12)
     assert (found.low, found.high) == pytest.approx(tuple(theirs.confidence_interval(0.95)), rel=1e-12)
     difference = np.subtract(a, b)
+    # by hand, with the quantile of Student's t for 3 degrees of freedom from a printed table
+    mean, error = difference.mean(), difference.std(ddof=1) / math.sqrt(4)
+    assert (found.n, found.mean, found.t) == pytest.approx((4, mean, mean / error))
+    assert (found.low, found.high) == pytest.approx((mean - 3.18245 * error, mean + 3.18245 * error), rel=1e-5)
+    assert found.p == pytest.approx(2 * stats.t.sf(mean / error, 3), rel=1e-12)
     assert found.d == pytest.approx(difference.mean() / difference.std(ddof=1))
     exact = math.gamma(1.5) / math.sqrt(1.5) / math.gamma(1.0)  # Hedges 1981 for 3 degrees of freedom
     assert found.g == pytest.approx(found.d * exact) and exact == pytest.approx(0.7236, abs=1e-4)

@@ -1,25 +1,33 @@
 """Grids and sweeps: what is refused before anything starts, and what is left and found when everything is killed."""
 
+import fcntl
 import io
 import json
 import os
+import pty
+import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 from tiny import SENTENCES, save_tiny
 
+from hf_focalcse.cli.sweep import parse as parse_sweep
 from hf_focalcse.errors import UserError
 from hf_focalcse.evaluation import STS_TASKS, Results
 from hf_focalcse.experiments import processes, states
 from hf_focalcse.experiments import sweep as sweeping
 from hf_focalcse.experiments.grid import grid_names, read_grid
-from hf_focalcse.parsing.arguments import parse_sweep
+from hf_focalcse.experiments.progress import Progress
 from hf_focalcse.runs.record import RunRecord
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -241,7 +249,7 @@ def test_wrong_files_and_flags(material, monkeypatch):
     assert older.asked["per_device_train_batch_size"] == 4 and "--per_device_train_batch_size=8" not in older.argv
     with pytest.raises(UserError, match="there is no flag --max_step, did you mean '--max_steps'"):
         read_grid(grid, ["--max_step", "3"])
-    with pytest.raises(UserError, match="--only dog: no run of grid grid is called so; there are seed1"):
+    with pytest.raises(UserError, match="--only dog: grid grid has no run of that name; there are seed1"):
         sweeping.choose(read_grid(grid), ["dog"])
     with pytest.raises(UserError, match="--jobs is 0"):
         parse_sweep(["grid.yaml", "--jobs", "0"])
@@ -252,7 +260,7 @@ def test_wrong_files_and_flags(material, monkeypatch):
     assert processes.launch_words("torchrun --nproc_per_node 2", 2)[1:] == ["--standalone", "--nproc_per_node", "2"]
     assert processes.launch_words("torchrun --master-port 9", 2)[1:] == ["--master-port", "9"]
     assert processes.launch_words("torchrun", 1)[1:] == []
-    with pytest.raises(UserError, match=r"--runs .*grid.yaml is no folder"):
+    with pytest.raises(UserError, match=r"--runs .*grid.yaml is not a folder"):
         sweeping.sweep(parse_sweep([grid, "--runs", grid, "--dry_run"]))
     args = parse_sweep(["g.yaml", "--max_steps", "40", "--jobs", "2", "--only", "a", "b", "--loss", "focal"])
     assert (args.jobs, args.only, args.overrides) == (2, ["a", "b"], ["--max_steps", "40", "--loss", "focal"])
@@ -282,7 +290,7 @@ def test_the_last_error_of_a_log(tmp_path):
     log.write_text("\n$ one\nRuntimeError: a\nerror: the file is gone\nChildFailedError: b\n")
     assert processes.last_error(log, 2) == "the file is gone (exit code 2)"
     log.write_text("\n$ one\nstep 3\n")
-    assert processes.last_error(log, -9) == "it said nothing (ended by SIGKILL)"
+    assert processes.last_error(log, -9) == "no output (ended by SIGKILL)"
     assert processes.last_error(tmp_path / "none", -15) == "ended by SIGTERM"
 
 
@@ -327,7 +335,7 @@ def test_a_run_is_judged_when_a_sweep_did_it_by_these_flags(evaluate, sets, mate
     finished(folder, run, sets=["pairs/file", "STSBenchmark/dev"])  # as training leaves it: the dev score
     assert states.state_of(run, folder, grid) == states.TRAINED
     scored(folder, sets=["pairs/file", "STSBenchmark/dev", *sets])
-    sweep_of(grid, tmp_path).keep_judged(folder)
+    sweep_of(grid, tmp_path).keep_evaluation(folder)
     assert states.state_of(run, folder, grid) == states.FINISHED
     other = read_grid(str(write(material, {"seed": [1]}, "judged", evaluate=evaluate | {"bf16": True})))
     assert states.state_of(run, folder, other) == states.TRAINED
@@ -376,14 +384,67 @@ def test_what_cannot_be_read_or_written_fails_one_run_or_none(material, tmp_path
     finally:
         job.process.kill(), job.process.wait()
 
-    reader, writer = os.pipe()  # nobody reads any more, as where a terminal was closed
+
+@pytest.fixture
+def terminal():
+    """(a stream to a terminal 100 columns wide, the descriptor from which what it shows is read)."""
+    shown, end = pty.openpty()
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    stream = os.fdopen(end, "w", buffering=1)
+    yield stream, shown
+    with suppress(OSError):  # of a terminal that a test closes
+        stream.close()
+
+
+def test_a_terminal_shows_what_is_done_what_runs_and_how_long_it_takes(material, tmp_path, monkeypatch, terminal):
+    stream, shown = terminal
+    monkeypatch.chdir(material)
+    monkeypatch.setattr(sys, "stderr", stream)
+    grid = read_grid(str(write(material, {"seed": [1, 2, 3, 4]}, "shown")))
+    sweep = quick(grid, tmp_path / "runs", "")
+    for run in grid.runs:
+        finished(tmp_path / "runs" / run.name, run)
+    sweep.finished, sweep.failed, sweep.took = ["seed1"], {"seed2": "why"}, {"train": [100.0, 140.0], "eval": []}
+    sweep.pending = [grid.runs[3]]
+    sweep.running = [SimpleNamespace(run=grid.runs[2], what="train", seconds=30.0)]
+    for _ in (1, 2):
+        sweep.progress.show(len(sweep.finished), sweep.status())
+    said = "1 failed, 1 waiting, about 3 min 30 s left; train seed3 30 s of about 2 min 00 s"
+    sweep.progress.close()
+    stream.write("\rend")
+    drawn = ""
+    while not drawn.endswith("end"):
+        drawn += os.read(shown, 10_000).decode()
+    before, bar, cleared, end = (
+        drawn.strip("\r").replace("\r\r", "\r").split("\r")
+    )  # what has not changed is drawn once
+    assert (before.split(), bar) == (["0/4", "|", "|"], f"1/4 |██▌       | {said}")
+    assert (cleared.strip(), end) == ("", "end")
+
+
+def test_runs_go_on_when_nobody_reads_any_more(monkeypatch, terminal):
+    """As when a terminal is closed."""
+    stream, shown = terminal
+    monkeypatch.setattr(sys, "stderr", stream)
+    progress = Progress(3)
+    os.close(shown)
+    reader, writer = os.pipe()
     os.close(reader)
-    stdout = os.fdopen(writer, "wb", buffering=0)
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(stdout, write_through=True))
-    sweep.screen.live = True
-    sweep.screen.draw(lambda: ["lost"])
-    sweep.screen.event("lost")
-    assert sys.stdout.name == os.devnull and not sweep.screen.live
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(os.fdopen(writer, "wb", buffering=0), write_through=True))
+    progress.show(1, "lost")
+    progress.line("lost")
+    assert sys.stdout.name == os.devnull
+    progress.line("lost")
+    progress.close()
+
+
+def test_a_file_gets_lines_alone(capsys):
+    progress = Progress(3)
+    progress.show(1, "1 failed")
+    progress.line("finished seed1")
+    progress.close()
+    said, errors = capsys.readouterr()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d finished seed1\n", said) and not errors
 
 
 @pytest.mark.parametrize("left", [b"", b"\0\0\0", b"\xff\xfe{", b'{"command": [', b"[]"])

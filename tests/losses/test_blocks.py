@@ -9,7 +9,8 @@ import torch
 from benchmarks.peaks import apart, peak_of
 from hf_focalcse.errors import UserError
 from hf_focalcse.losses import LOSSES, EqualTexts, Pairs, base, build_loss
-from hf_focalcse.objectives.pairs import describe_pairs, make_pairs, reference_losses
+from hf_focalcse.losses.base import describe_pairs
+from hf_focalcse.objectives.pairs import make_pairs
 
 CASES = {
     "infonce": ("infonce", {}),
@@ -152,17 +153,17 @@ def test_pairs_with_equal_texts_in_blocks(blocked, views):
 
 
 @pytest.mark.parametrize("name", sorted(LOSSES))
-def test_reference_losses_of_one_row_are_those_of_all(name):
+def test_bounds_of_one_row_are_those_of_all(name):
     loss, n = build_loss(name), 12
-    found = reference_losses(loss, n, 6)
+    found = loss.bounds(n, 6)
     x, y = torch.eye(6)[:2].unsqueeze(1).expand(2, n, 6)
     for key, others in (("loss_if_untrained", y), ("loss_if_collapsed", x)):
         whole = loss(Pairs(x, others, torch.arange(n), reference=torch.eye(n), seed=0)).item()
         assert found[key] == pytest.approx(whole, rel=1e-5), key
 
 
-def test_reference_losses_of_the_symmetric_loss():
-    found = reference_losses(build_loss("focal", symmetric=True), 64)
+def test_bounds_of_the_symmetric_loss():
+    found = build_loss("focal", symmetric=True).bounds(64)
     assert found == pytest.approx({"loss_if_untrained": math.log(64), "loss_if_collapsed": 10.14}, abs=5e-3)
 
 
@@ -193,7 +194,7 @@ def peak_of_a_step(case):
             pairs = make_pairs(z, torch.arange(n))
             loss(pairs).backward()
             describe_pairs(pairs, 0.3)
-            reference_losses(loss, n, 8)
+            loss.bounds(n, 8)
 
         peak = peak_of(step)
     return peak

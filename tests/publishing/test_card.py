@@ -9,7 +9,7 @@ import pytest
 import yaml
 from tiny import save_tiny
 
-from hf_focalcse.encoder.modeling import load_model
+from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.encoder.poolers import POOLERS
 from hf_focalcse.evaluation import Results
 from hf_focalcse.publishing.card import EXAMPLES, eval_result_files, make_card, transformers_usage

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from tiny import CONFIGS, plain_load, save_tiny
 
-from hf_focalcse.encoder.modeling import AutoModelForFocalCL, load_model
+from hf_focalcse.encoder.auto import AutoModelForFocalCL
+from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.encoder.poolers import POOLERS
 from hf_focalcse.errors import UserError
 from hf_focalcse.publishing import export as export_module

@@ -18,7 +18,7 @@ from huggingface_hub import ModelCard
 from tiny import SENTENCES, save_tiny
 from tiny_run import TOKEN
 
-from hf_focalcse.encoder.modeling import load_model
+from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.evaluation import STS_TASKS, Results
 from hf_focalcse.publishing.card import EXAMPLES
 

@@ -12,7 +12,7 @@ from tiny import SENTENCES
 
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss
 from hf_focalcse.encoder.augment import build_augmentations
-from hf_focalcse.encoder.modeling import load_model
+from hf_focalcse.encoder.loading import load_model
 
 TEXTS = [{"text": f"{a} {b}"} for a in SENTENCES for b in ("", "today", "the dog", "in a house")]
 HAS_DEEPSPEED = importlib.util.find_spec("deepspeed") is not None

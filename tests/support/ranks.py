@@ -36,7 +36,9 @@ class Ranks:
         if self.server is None:
             environment = os.environ | {
                 "OMP_NUM_THREADS": "1",
-                "PYTHONPATH": f"{ROOT}:{SUPPORT}:{SUPPORT.with_name('training')}",
+                "PYTHONPATH": ":".join(
+                    [str(ROOT), *(str(room) for room in SUPPORT.parent.iterdir() if room.is_dir())]
+                ),
             }
             self.server = subprocess.Popen(
                 [sys.executable, str(SUPPORT / "ranks.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import (
+    AlbertConfig,
     AutoModel,
     BertConfig,
     DistilBertConfig,
@@ -34,6 +35,10 @@ SIZE = {"vocab_size": len(VOCABULARY) + 1, "hidden_size": 16, "num_hidden_layers
 COMMON = SIZE | {"intermediate_size": 32, "max_position_embeddings": 66}
 
 CONFIGS = {
+    "albert": AlbertConfig(
+        **COMMON, embedding_size=8, pad_token_id=0, bos_token_id=2, eos_token_id=3,
+        hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1,
+    ),
     "bert": BertConfig(**COMMON),
     "roberta": RobertaConfig(**COMMON, type_vocab_size=1, pad_token_id=0, bos_token_id=2, eos_token_id=3),
     "xlm-roberta": XLMRobertaConfig(**COMMON, type_vocab_size=1, pad_token_id=0, bos_token_id=2, eos_token_id=3),

@@ -3,7 +3,7 @@
 from tiny import SENTENCES, save_tiny
 
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss
-from hf_focalcse.encoder.modeling import load_model
+from hf_focalcse.encoder.loading import load_model
 
 TEXTS = [{"text": f"{a} {b}"} for a in SENTENCES for b in ("", "today", "the dog", "in a house")]
 GRADED = [(SENTENCES[i], SENTENCES[j], 5 - (i - j) ** 2 / 10) for i in range(8) for j in range(8)]

@@ -19,13 +19,13 @@ from safetensors.numpy import load_file
 from tiny import SENTENCES, save_tiny
 from transformers import TrainerCallback
 
-from hf_focalcse.cli.jobs import require_numbers
-from hf_focalcse.encoder.modeling import load_model
+from hf_focalcse.cli.train import require_numbers
+from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.errors import Stopped, UserError
 from hf_focalcse.evaluation import read_pairs
 from hf_focalcse.training import checkpoints
+from hf_focalcse.training.callbacks import StopSignals
 from hf_focalcse.training.checkpoints import MANIFEST, damage, find_checkpoint, list_checkpoints, rotate
-from hf_focalcse.training.stopping import StopSignals
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hf_focalcse.training.devcost import DevCost
+from hf_focalcse.training.callbacks import DevCost
 
 
 class Clock:

@@ -57,9 +57,9 @@ def gradient(base, folder, engine="DDP", loss="focal", batch=8, accumulation=1, 
     without_dropout(trainer.model)
     before = {k: v.detach().cpu().numpy().copy() for k, v in trainer.model.state_dict().items()}
     if simcse:
-        import hf_focalcse.training.trainer
+        import hf_focalcse.objectives.contrastive
 
-        hf_focalcse.training.trainer.make_pairs = simcse_pairs
+        hf_focalcse.objectives.contrastive.make_pairs = simcse_pairs
     if sequential:
         trainer._get_train_sampler = lambda *_: SequentialSampler(trainer.train_dataset)
     trainer.train()

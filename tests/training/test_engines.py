@@ -15,7 +15,7 @@ from rank_training import TEXTS, engine_arguments, make_trainer, needs_deepspeed
 from tiny import SENTENCES, save_tiny
 
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss
-from hf_focalcse.encoder.modeling import load_model
+from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.errors import UserError
 from hf_focalcse.training import engines
 

@@ -10,10 +10,10 @@ from tiny import save_tiny
 from tiny_training import TEXTS, make_trainer
 
 from hf_focalcse.data.views import Views
-from hf_focalcse.encoder.modeling import load_model
+from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.errors import UserError
 from hf_focalcse.evaluation import read_pairs
-from hf_focalcse.training.measuring import measure_pairs, measure_views
+from hf_focalcse.training.callbacks import measure_pairs, measure_views
 
 
 def unit(vector):

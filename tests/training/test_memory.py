@@ -183,7 +183,7 @@ LIMITED = """
 import json, os, resource, sys, psutil
 import torch
 torch.set_num_threads(1)
-from hf_focalcse.cli import jobs, main as cli
+from hf_focalcse.cli import main as cli, train
 def run(flags, limit):
     sys.stdout.flush()
     child = os.fork()

@@ -17,11 +17,12 @@ from torch.utils.data import SequentialSampler
 
 from hf_focalcse import FocalCSETrainingArguments, build_loss
 from hf_focalcse.encoder.augment import build_augmentations
-from hf_focalcse.encoder.modeling import load_model
+from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.errors import UserError
 from hf_focalcse.evaluation import evaluate_sts
 from hf_focalcse.losses import Pairs
-from hf_focalcse.objectives.pairs import describe_pairs, make_pairs, reference_losses
+from hf_focalcse.losses.base import describe_pairs
+from hf_focalcse.objectives.pairs import make_pairs
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "mpnet", "distilbert", "electra", "xlm-roberta", "modernbert"])
@@ -42,9 +43,9 @@ def test_compute_loss_is_the_loss_of_the_two_views(tmp_path):
     batch = trainer.data_collator([{"text": text} for text in SENTENCES])
     trainer.model.train()
     torch.manual_seed(5)
-    value, vectors = trainer.compute_loss(trainer.model, batch, return_outputs=True)
-    z = vectors.detach().double().numpy()
-    assert value.item() == pytest.approx(np.mean(focal_rows(z[:, 0], z[:, 1], 0.05, 0.3)), rel=1e-4)
+    value, pairs = trainer.compute_loss(trainer.model, batch, return_outputs=True)
+    z1, z2 = (part.detach().double().numpy() for part in (pairs.anchors, pairs.candidates))
+    assert value.item() == pytest.approx(np.mean(focal_rows(z1, z2, 0.05, 0.3)), rel=1e-4)
 
 
 def gradients(trainer, batches):
@@ -121,10 +122,10 @@ def test_diagnostics_by_loop():
 
 
 def test_reference_losses():
-    assert reference_losses(build_loss("infonce"), 64) == pytest.approx(
+    assert build_loss("infonce").bounds(64) == pytest.approx(
         {"loss_if_untrained": math.log(64), "loss_if_collapsed": math.log(64)}
     )
-    focal = reference_losses(build_loss("focal"), 64)
+    focal = build_loss("focal").bounds(64)
     assert focal == pytest.approx({"loss_if_untrained": math.log(64), "loss_if_collapsed": 10.14}, abs=5e-3)
 
 
@@ -172,12 +173,14 @@ def test_ends_with_the_best_checkpoint_and_keeps_the_last(tmp_path, dev, family)
     assert trainer.state.best_metric == scored[best][key]
     kept = {p.name for p in (tmp_path / "out").glob("checkpoint-*")}
     assert kept >= {f"checkpoint-{best}", "checkpoint-8"} and len(kept) == 2
-    assert trainer.score()[key[5:]] == pytest.approx(scored[best][key])  # what is in memory is the best, head and all
+    assert trainer.scorer.score()[key[5:]] == pytest.approx(
+        scored[best][key]
+    )  # what is in memory is the best, head and all
     gain = scored[best][f"{key}/gain"]
     assert gain == pytest.approx(scored[best][key] - baseline[key[5:]])
     trainer.save_model(str(tmp_path / "final"))
     again = load_model(str(tmp_path / "final"))
-    assert evaluate_sts(again, dev, progress=False).scores == pytest.approx(trainer.score())
+    assert evaluate_sts(again, dev, progress=False).scores == pytest.approx(trainer.scorer.score())
     kept = load_model(str(tmp_path / "out" / f"checkpoint-{best}"))
     assert torch.equal(kept.projection_linear.weight, again.projection_linear.weight)
 
@@ -187,7 +190,7 @@ def test_the_projection_too_is_the_best_checkpoints(tmp_path, dev, family, monke
     """Scores that fall: the first checkpoint is the best, and a projection in a side file comes back with it."""
     trainer = make_trainer(tmp_path, family, dev=dev, max_steps=4, learning_rate=5e-3)
     falling = iter([50.0, 40.0])
-    monkeypatch.setattr(trainer, "score", lambda: {f"{dev[0].key}/all/spearman": next(falling)})
+    monkeypatch.setattr(trainer.scorer, "score", lambda: {f"{dev[0].key}/all/spearman": next(falling)})
     trainer.train()
     assert trainer.state.best_global_step == 2
     first, last = (load_model(str(tmp_path / "out" / f"checkpoint-{step}")) for step in (2, 4))
@@ -213,7 +216,7 @@ def test_dev_sentences_are_encoded_by_the_batch_asked_for(tmp_path, dev, monkeyp
     sizes = []
     embed = trainer.model.embed
     monkeypatch.setattr(trainer.model, "embed", lambda ids, *rest: sizes.append(len(ids)) or embed(ids, *rest))
-    trainer.score()
+    trainer.scorer.score()
     assert sizes == [3, 3, 2]
 
 
@@ -225,7 +228,7 @@ def test_dev_scores_are_float32_whatever_training_computes_in(tmp_path, dev):
     layer = trainer.model.encoder.encoder.layer[0].output.dense
     layer.register_forward_hook(lambda module, inputs, output: kinds.append((module.training, output.dtype)))
     trainer.train()
-    assert trainer.score() == pytest.approx(before, abs=1e-4)
+    assert trainer.scorer.score() == pytest.approx(before, abs=1e-4)
     assert set(kinds) == {(True, torch.bfloat16), (False, torch.float32)}
     assert "forward" in trainer.model.__dict__  # training goes on as it was wrapped
 
@@ -239,10 +242,10 @@ def test_several_gpus_are_not_shared_by_one_process(tmp_path, monkeypatch):
 def test_the_log_says_what_the_dev_set_costs(tmp_path, dev, monkeypatch, caplog):
     """Scoring is made slow: 0.2 s every 2 steps of a few ms each is most of the run, and the log must say so."""
     trainer = make_trainer(tmp_path, dev=dev, max_steps=8, eval_steps=4, save_steps=4)
-    score = trainer.score
-    monkeypatch.setattr(trainer, "score", lambda: time.sleep(0.2) or score())
+    encode = trainer.scorer.encode
+    monkeypatch.setattr(trainer.scorer, "encode", lambda texts: time.sleep(0.2) or encode(texts))
     trainer.score_baseline()
-    with caplog.at_level("WARNING", logger="hf_focalcse.training.trainer"):
+    with caplog.at_level("WARNING", logger="hf_focalcse.training"):
         trainer.train()
     lines = [line for line in trainer.state.log_history if "eval_seconds" in line]
     assert [line["step"] for line in lines] == [4, 8]
@@ -325,7 +328,7 @@ def test_reference_cosines_are_those_of_encode_whatever_the_training_mode(tmp_pa
     trainer.loss.forward = lambda pairs: seen.append(pairs) or pairs.anchors.sum()
     trainer.model.train()
     trainer.compute_loss(trainer.model, batch)
-    frozen = trainer.reference.model
+    frozen = trainer.objective.reference.model
     assert not frozen.training and not any(p.requires_grad for p in frozen.parameters())
     vectors = frozen.encode(SENTENCES)  # its own tokenizer, mask and pooler; no dropout
     np.testing.assert_allclose(seen[0].reference, cosines(vectors, vectors), atol=1e-5)
@@ -335,11 +338,11 @@ def test_reference_cosines_are_those_of_encode_whatever_the_training_mode(tmp_pa
 
 def test_reference_does_not_change_and_is_in_no_checkpoint(tmp_path):
     trainer = with_reference(tmp_path, save_strategy="steps", save_steps=2, learning_rate=0.01)
-    before = copy.deepcopy(trainer.reference.model.state_dict())
+    before = copy.deepcopy(trainer.objective.reference.model.state_dict())
     trainer.train()
-    after = trainer.reference.model.state_dict()
+    after = trainer.objective.reference.model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    frozen = {id(p) for p in trainer.reference.model.parameters()}
+    frozen = {id(p) for p in trainer.objective.reference.model.parameters()}
     assert not frozen & {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
     from safetensors.torch import load_file
 
@@ -354,13 +357,13 @@ def test_reference_is_cast_with_the_model(tmp_path):
     trainer.model.to(torch.bfloat16)
     batch = trainer.data_collator([{"text": text} for text in SENTENCES])
     assert torch.isfinite(trainer.compute_loss(trainer.model, batch))
-    assert {p.dtype for p in trainer.reference.model.parameters()} == {torch.bfloat16}
+    assert {p.dtype for p in trainer.objective.reference.model.parameters()} == {torch.bfloat16}
 
 
 def test_reference_computes_in_the_precision_of_the_training(tmp_path):
     trainer = with_reference(tmp_path, bf16=True, max_steps=2)
     seen = []
-    linear = next(m for m in trainer.reference.model.modules() if isinstance(m, torch.nn.Linear))
+    linear = next(m for m in trainer.objective.reference.model.modules() if isinstance(m, torch.nn.Linear))
     linear.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
     trainer.train()
     assert seen == [torch.bfloat16] * 2
@@ -377,7 +380,7 @@ def test_cost_of_the_reference_is_logged(tmp_path):
             alike = [[x >= 0.9 for j, x in enumerate(row) if j != i] for i, row in enumerate(pairs.reference.tolist())]
             assert line["reference_alike_share"] == pytest.approx(np.mean(alike)) and 0 < np.mean(alike) < 1
             assert line["reference_seconds_per_batch"] > 0 and 0 < line["reference_share_of_step"] < 1
-    assert trainer.step_time.laps == trainer.reference_time.laps == 4
+    assert trainer.step_time.laps == trainer.objective.side_time.laps == 4
 
 
 def test_noise_follows_seed_and_step_and_a_resumed_run_repeats_it(tmp_path):

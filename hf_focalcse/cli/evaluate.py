@@ -1,0 +1,195 @@
+"""``focalcse eval``: an encoder -> its scores as a table and in results.json."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from .. import quickstart
+from ..compat import find_file
+from ..data.sentences import read_sentences
+from ..encoder.devices import choose_device
+from ..encoder.loading import load_model, require_projection
+from ..encoder.poolers import explicit_projection
+from ..errors import UserError
+from ..evaluation import PairSet, Results, evaluate_rerank, evaluate_sts, load_rerank, load_tasks, read_pairs
+from ..evaluation.identity import as_encoder
+from ..evaluation.summary import summarise
+from ..evaluation.whitening import Remembering, WhitenedEncoder, Whitening
+from ..evaluation.word_vectors import RULE, WordVectors
+from ..options.evaluation import Evaluation
+from ..parsing.evaluation import RERANK, check_eval
+from ..publishing.card import write_card
+from ..publishing.export import is_export, update_export
+from ..publishing.plots import draw_plots
+from ..publishing.publish import publish_scores
+from ..runs.cosines import write_cosines
+from ..runs.record import RUN_FILE, file_sha256
+from ..runs.scores import headlines
+from .preparation import RESULTS_FILE, make_writable
+
+TARGET = "target"  # as --whiten: the texts that are scored
+
+
+def run(args: Evaluation) -> None:
+    """An encoder -> its scores as a table and in results.json; a model card beside it is written anew."""
+    path = quickstart.resolve_model(args.model_name_or_path)[0] if args.word_vectors is None else args.word_vectors
+    check_evaluation(args)
+    device = choose_device(args.device)
+    tasks = choose_tasks(args)
+    encoder, identity = (
+        open_encoder(args, path, device) if args.word_vectors is None else open_word_vectors(path, tasks)
+    )
+    folder = results_folder(args, identity["pooler"])
+    make_writable(folder, "--output_dir")
+    file = folder / RESULTS_FILE
+    older = Results.read(file) if file.exists() else None  # before the work: it may be damaged
+    if args.whiten is None:
+        results = judge(encoder, tasks, identity)
+    else:
+        results = evaluate_whitened(encoder, tasks, identity, args.whiten, args.whiten_dim)
+    if args.word_vectors is not None and encoder.unknown:
+        unknown = len(encoder.unknown)
+        results.metadata["model"]["sentences_without_known_word"] = unknown
+        print(f"note: {unknown} sentences hold no word of {args.word_vectors}; they got the mean of all vectors")
+    if args.compare:
+        results.metadata["comparisons"] = read_comparisons(args.compare)
+    measured = results
+    if older is not None:
+        results = results.merge(older)
+        if lost := sorted(older.metadata["data"].keys() - results.metadata["data"].keys()):
+            print(f"note: {file} held scores of {', '.join(lost)} by other weights or settings; they are replaced")
+    results.write(file)
+    write_cosines(folder, measured)
+    print(summarise(results))
+    print(f"\nWritten to {file}")
+    if is_export(folder):
+        update_export(folder, {}, results)
+    elif (folder / RUN_FILE).exists():
+        draw_plots(folder)
+        write_card(folder)
+    if (folder / RUN_FILE).exists():
+        print(f"Model card renewed: {folder / 'README.md'}")
+    if args.push_to_hub:
+        publish_scores(args, folder, results, print)
+
+
+def judge(encoder: Any, tasks: list[Any], model: dict[str, Any], progress: bool = True) -> Results:
+    """Scores on sets of pairs and on sets of queries as one."""
+    pairs = [task for task in tasks if isinstance(task, PairSet)]
+    queries = [task for task in tasks if not isinstance(task, PairSet)]
+    parts = [evaluate_sts(encoder, pairs, progress, model)] if pairs or not queries else []
+    return Results.join(parts + ([evaluate_rerank(encoder, queries, progress, model)] if queries else []))
+
+
+def weights_file(path: str, revision: str | None) -> Path | None:
+    """The weights of a folder or of a Hub repository that was loaded; None where they are in pieces."""
+    name = "model.safetensors"
+    if Path(path).is_dir():
+        return Path(path) / name if (Path(path) / name).is_file() else None
+    found = find_file(path, name, revision=revision)
+    return Path(found) if found else None
+
+
+def read_comparisons(given: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """``NAME=FILE`` of results.json -> {name: one entry a file}, for the columns of the model card."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for text in given:
+        name, equals, file = text.partition("=")
+        if not (name and equals and file):
+            raise UserError(f"--compare takes NAME=FILE, such as base=results/x/results.json, not {text!r}")
+        results = Results.read(file)
+        weights = results.metadata["model"].get("weights_sha256")
+        found.setdefault(name, []).append({"weights_sha256": weights, "scores": headlines(results.scores)})
+    return found
+
+
+def open_encoder(args: Evaluation, path: str, device: Any) -> tuple[Any, dict[str, Any]]:
+    """The encoder at ``path`` (what ``--model_name_or_path`` stands for) on its device, and its identity."""
+    model = load_model(path, args.pooler, None if args.pooler is None else explicit_projection(args.pooler),
+                       revision=args.model_revision)  # fmt: skip
+    require_projection(model, str(args.model_name_or_path))
+    weights = weights_file(path, args.model_revision)
+    sha256 = file_sha256(weights) if weights else None
+    name = str(args.model_name_or_path)
+    return as_encoder(model.to(device), args.batch_size, name, sha256, args.max_seq_length, args.bf16)
+
+
+def open_word_vectors(path: str, tasks: list[Any]) -> tuple[WordVectors, dict[str, Any]]:
+    """Static word vectors for the sentences of ``tasks``, and their identity."""
+    vectors = WordVectors(path, (text for task in tasks for text in task.texts()))
+    identity = {
+        "name_or_path": path,
+        "pooler": "mean of words",
+        "projection": "none",
+        "max_length": None,
+        "weights_sha256": file_sha256(path),
+        "tokens": RULE,
+    }
+    return vectors, identity
+
+
+def evaluate_whitened(
+    encoder: Any, tasks: list[Any], identity: dict[str, Any], source: str, dimensions: int | None
+) -> Results:
+    """Scores with whitened vectors; source: a file of sentences, or "target" for the texts of each set itself, every
+    sentence as often as the set holds it."""
+    encoder = Remembering(encoder)
+    if source != TARGET:
+        sentences = read_sentences(quickstart.resolve_text(source))
+        report = sentences.report
+        whitening = Whitening(encoder.encode([sentences[i]["text"] for i in range(len(sentences))]), dimensions)
+        of = f"{Path(source).name} ({report.kept:,} sentences, sha256 {report.sha256[:12]})"
+        model = identity | {"whitening": f"{of}, {whitening.kernel.shape[1]} dimensions"}
+        return judge(WhitenedEncoder(encoder, whitening), tasks, model)
+    parts = []
+    for task in tasks:
+        whitening = Whitening(encoder.encode(task.texts()), dimensions)
+        model = identity | {"whitening": f"the texts of each set, {whitening.kernel.shape[1]} dimensions"}
+        parts.append(judge(WhitenedEncoder(encoder, whitening), [task], model, progress=False))
+    return Results.join(parts)
+
+
+def check_evaluation(args: Evaluation) -> None:
+    if args.push_to_hub and args.hub_model_id is None and Path(str(args.model_name_or_path)).exists():
+        raise UserError("--push_to_hub needs --hub_model_id org/name where the model is a folder")
+    if args.compare:
+        read_comparisons(args.compare)
+    check_eval(args)
+    if args.whiten_dim is not None and args.whiten is None:
+        raise UserError(f"--whiten_dim is {args.whiten_dim}, but nothing is whitened; add --whiten target or FILE")
+    if args.word_vectors is not None:
+        for name in ("model_name_or_path", "model_revision", "pooler", "max_seq_length", "device", "bf16"):
+            if getattr(args, name) not in (None, False):
+                raise UserError(f"--word_vectors are judged in place of an encoder; leave --{name} out")
+
+
+def choose_tasks(args: Evaluation) -> list[Any]:
+    """The sets of pairs, and with --tasks rerank those of queries."""
+    if RERANK in (args.tasks or []):
+        names = [name for name in args.tasks or [] if name != RERANK]
+        if not names and args.sts_dir:
+            raise UserError(f"--sts_dir {args.sts_dir} is given, but --tasks names no STS set; leave one of them out")
+        queries = load_rerank(args.rerank_file, args.rerank_split, args.rerank_scorer)
+        return [*(load_tasks(names, args.sts_dir) if names else []), *queries]
+    for flag in ("rerank_file", "rerank_split", "rerank_scorer"):
+        if getattr(args, flag) is not None:
+            raise UserError(f"--{flag} is given, but --tasks does not name {RERANK}; add --tasks {RERANK}")
+    if args.eval_file:
+        return [read_pairs(quickstart.resolve_pairs(args.eval_file))]
+    return load_tasks(args.sets(), args.sts_dir)
+
+
+def results_folder(args: Evaluation, pooler: str) -> Path:
+    """The model's folder where it is judged as it embeds, else results/NAME-POOLER: scores of one kind a file."""
+    if args.output_dir is not None:
+        return Path(args.output_dir)
+    name = str(args.word_vectors or args.model_name_or_path).rstrip("/")
+    as_it_embeds = args.pooler is None and args.max_seq_length is None and args.whiten is None and not args.bf16
+    if Path(name).is_dir() and as_it_embeds:
+        return Path(name)
+    stem = Path(name).name if Path(name).exists() else name.replace("/", "--")
+    whitened = "" if args.whiten is None else f"-whitened-{Path(args.whiten).stem}{args.whiten_dim or ''}"
+    length = "" if args.max_seq_length is None else f"-{args.max_seq_length}"
+    precision = "-bf16" if args.bf16 else ""
+    return Path("results") / f"{stem}-{pooler.replace(' ', '-')}{length}{whitened}{precision}"

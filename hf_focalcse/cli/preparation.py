@@ -1,0 +1,214 @@
+"""What a training run starts from: its folder, encoder, loss reference, sentences and labelled pairs.
+
+A function that decides something which the settings left open returns the `Settings` that result.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformers import set_seed
+
+from .. import quickstart
+from ..data.sentences import Sentences, read_sentences, require
+from ..encoder.augment import build_augmentations
+from ..encoder.head import HEAD_FILE
+from ..encoder.loading import load_model, require_projection
+from ..errors import UserError
+from ..evaluation import load_tasks, read_pairs
+from ..losses import ContrastiveLoss
+from ..options.training import Reference
+from ..parsing.settings import Settings
+from ..runs.cosines import PAIRS_FILE
+from ..runs.record import RUN_FILE
+from ..training import checkpoints
+from ..training.engines import whole_model
+
+RESULTS_FILE = "results.json"
+WRITTEN = (RUN_FILE, RESULTS_FILE, PAIRS_FILE, "README.md", "config.json", "model.safetensors", HEAD_FILE)  # by a run
+SENTEVAL = Path("SentEval/data/downstream")  # where the public training scripts look
+
+
+def prepare_output(settings: Settings) -> Path:
+    """The output folder, new, empty of an earlier run, or with the checkpoints to go on from.
+
+    Raises:
+        UserError: it holds a run, finished or not, is a file, or cannot be written.
+    """
+    args = settings.training
+    folder = Path(args.output_dir)
+    model = settings.model.model_name_or_path
+    if model is not None and Path(model).is_dir() and folder.exists() and folder.samefile(model):
+        raise UserError(f"--output_dir {folder} is the encoder that training starts from; give another folder")
+    left = checkpoints.list_checkpoints(folder)
+    there = [name for name in WRITTEN if (folder / name).exists()] + [path.name for path in left]
+    if there and not (settings.job.overwrite_output_dir or args.resume_from_checkpoint):
+        what = f"{left[-1].name} of an unfinished run" if left else ", ".join(there)
+        what = "a finished run" if RUN_FILE in there else what
+        go_on = "go on with --resume_from_checkpoint last, " if left else ""
+        raise UserError(
+            f"{folder} holds {what}; {go_on}give another --output_dir, or --overwrite_output_dir to replace it"
+        )
+    make_writable(folder, "--output_dir")
+    if not args.resume_from_checkpoint and args.process_index == 0:
+        for checkpoint in left:  # a later --resume_from_checkpoint last must not find the old run's
+            checkpoints.remove(checkpoint)
+        if left or RUN_FILE in there:  # no score of it may stand beside the next run's weights
+            for name in WRITTEN:
+                (folder / name).unlink(missing_ok=True)
+    return folder
+
+
+def make_writable(folder: Path, flag: str) -> None:
+    """Make a folder and see that files can be written there.
+
+    Raises:
+        UserError: they cannot.
+    """
+    probe = folder / f".write-test-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(f"nothing can be written into {folder} ({error.strerror}); give another {flag}") from error
+
+
+def decide_precision(settings: Settings) -> Settings:
+    """Half precision needs a GPU. The published command lines carry --fp16, so a run on a CPU goes on in float32."""
+    args = settings.training
+    if "fp16" not in (args.mixed_precision, args.fp16 and "fp16") or args.device.type != "cpu":
+        return settings
+    args = copy.copy(args)
+    args.fp16, args.mixed_precision = False, "no"
+    return settings.noting(
+        "--fp16 was asked for, but there is no GPU: this run computes in float32 on the CPU", training=args
+    )
+
+
+def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
+    """The encoder with its pooler, its projection drawn anew unless it was trained here, and its record in the config.
+
+    Raises:
+        UserError: it cannot be loaded, or --mlp_only_train makes no sense.
+    """
+    chosen = settings.model
+    path, base = quickstart.resolve_model(chosen.model_name_or_path)
+    projection = None
+    if chosen.mlp_only_train is not None:
+        if chosen.pooler not in (None, "cls"):
+            raise UserError(f"--mlp_only_train belongs to --pooler cls; pooler {chosen.pooler} has no projection")
+        projection = "training" if chosen.mlp_only_train else "always"
+    set_seed(settings.training.seed)
+    with whole_model():
+        model = load_model(path, chosen.pooler or "cls", projection, chosen.dropout, chosen.model_revision)
+    recorded = model.config.focal_cl
+    trained_here = "loss" in recorded
+    reset = not trained_here if chosen.reinit_projection is None else chosen.reinit_projection
+    if chosen.reinit_projection and model.projection_use == "none":
+        raise UserError(f"--reinit_projection belongs to --pooler cls; pooler {model.pooler_name} has no projection")
+    if reset and model.projection_use != "none":
+        model.reset_projection()
+    model.chunk_size = chosen.chunk_size
+    model.augmentations = build_augmentations(settings.views.augmentation)
+    model.config.focal_cl = recorded | {
+        "loss": loss.name,
+        **{k: v for k, v in loss.config.items() if k != "name"},
+        "base_model": base or recorded.get("base_model"),
+        "max_seq_length": settings.data.max_seq_length,
+    }
+    return model
+
+
+def decide_reference(settings: Settings, loss: ContrastiveLoss) -> Settings:
+    """The reference of a recipe is left out when the loss was changed to one that uses none.
+
+    Raises:
+        UserError: flags belong to a reference that is not given.
+    """
+    chosen = settings.reference
+    if chosen.reference_model is None:
+        for name in ("reference_pooler", "reference_revision"):
+            if getattr(chosen, name) is not None:
+                raise UserError(f"--{name} belongs to --reference_model, which is not given")
+    elif not loss.needs_reference and "reference_model" not in settings.explicit:
+        note = f"recipe {settings.recipe}: no reference is loaded, since the loss does not use one"
+        return settings.noting(note, reference=Reference())
+    return settings
+
+
+def prepare_reference(settings: Settings) -> Any:
+    """The frozen encoder that the loss compares with, or None where there is none.
+
+    Raises:
+        UserError: it cannot be loaded, or nothing says how it pools.
+    """
+    chosen = settings.reference
+    if chosen.reference_model is None:
+        return None
+    path, _ = quickstart.resolve_model(chosen.reference_model)
+    try:
+        with whole_model():
+            model = load_model(path, chosen.reference_pooler, revision=chosen.reference_revision)
+        require_projection(model, chosen.reference_model)
+    except UserError as error:
+        raise UserError(f"--reference_model: {str(error).replace('--pooler', '--reference_pooler')}") from error
+    return model
+
+
+def prepare_sentences(settings: Settings, model: Any) -> Sentences:
+    """The training text, enough for one batch on every device."""
+    data, args = settings.data, settings.training
+    if data.train_file is None and data.dataset_name is None:
+        raise UserError(
+            f"no training text: give --train_file FILE or --dataset_name ID, or --train_file {quickstart.NAME} "
+            "for the sentences that this package carries"
+        )
+    if data.max_seq_length < 3 or data.max_seq_length > model.max_length():
+        raise UserError(
+            f"--max_seq_length is {data.max_seq_length}; this encoder takes 3 to {model.max_length()} tokens"
+        )
+    sentences = read_sentences(
+        quickstart.resolve_text(data.train_file),
+        *(data.dataset_name, data.dataset_file, data.dataset_split, data.dataset_revision),
+        text_column=data.text_column,
+        encoding_errors=data.encoding_errors,
+        drop_duplicates=data.drop_duplicates,
+        max_samples=data.max_train_samples,
+        fraction=data.train_fraction,
+        tokenizer=model.tokenizer,
+        max_seq_length=data.max_seq_length,
+        seed=args.seed,
+    )
+    require(sentences, args.train_batch_size * args.world_size)
+    return sentences
+
+
+def prepare_dev(settings: Settings, say: Callable[[object], None]) -> tuple[list[Any], Settings]:
+    """The labelled pairs that score the run. Without a recipe or a flag that asks for them, training goes on if there
+    are none, and a note says so.
+
+    Raises:
+        UserError: labelled data was asked for and cannot be had.
+    """
+    dev, args = settings.dev, settings.training
+    wanted = dev.eval_file or dev.sts_dir
+    if args.eval_strategy == "no":
+        if settings.explicit & {"eval_file", "sts_dir"}:
+            raise UserError(f"{wanted} is given to judge by, but --eval_strategy is no; leave one of them out")
+        return [], settings
+    if dev.eval_file:
+        return [read_pairs(quickstart.resolve_pairs(dev.eval_file))], settings
+    try:
+        folder = dev.sts_dir or (str(SENTEVAL) if SENTEVAL.is_dir() else None)
+        return load_tasks(["STSBenchmark/dev"], folder), settings
+    except UserError as error:
+        asked = settings.explicit & {"eval_strategy", "eval_steps", "metric_for_best_model", "sts_dir"}
+        if asked or settings.recipe:
+            raise UserError(f"{error}, --eval_file FILE with labelled pairs, or --eval_strategy no") from error
+        say(f"WARNING: {error}. Training goes on WITHOUT labelled data: no dev score, the last checkpoint is kept.")
+        return [], settings.noting(f"trained without labelled data: {error}")

@@ -1,0 +1,44 @@
+"""``focalcse push``: a trained or exported folder -> a repository on the Hub."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..options.field import HARMLESS, PATH, option
+from ..options.training import Publish
+from ..parsing.parser import Parser, build, placed
+
+ON_THE_HUB = "it is about the repository on the Hub"
+
+
+@dataclass(frozen=True)
+class Push(Publish):
+    """The folder, the repository, and how it is published."""
+
+    _argument_group_name = "publishing"
+
+    folder: str | None = option(None, help="An export, or the output folder of a training run.", role=PATH)
+    hub_model_id: str | None = option(None, help="The repository: org/name.", role=HARMLESS, why=ON_THE_HUB)
+    private: bool | None = option(
+        None, help="Make the repository private if it is new.", role=HARMLESS, why=ON_THE_HUB
+    )
+    create_pr: bool = option(False, help="Open a pull request instead of committing.", role=HARMLESS, why=ON_THE_HUB)
+    revision: str | None = option(
+        None, help="The branch to push to; it is created if it does not exist.", role=HARMLESS, why=ON_THE_HUB
+    )
+    message: str | None = option(None, help="The title of the commit.", role=HARMLESS, why=ON_THE_HUB)
+    dry_run: bool = option(
+        False, help="List the files, their sizes and the target, and send nothing.", role=HARMLESS, why=ON_THE_HUB
+    )
+
+
+def parse(argv: list[str], script: str = "focalcse push") -> Push:
+    """``FOLDER org/name`` and flags; raises as `parsing.parse_eval` does."""
+    parser = Parser(Push, prog=script, usage=f"{script} FOLDER org/name [flags]")
+    return build(Push, parser.parse(placed(argv, "folder", "hub_model_id")))
+
+
+def run(args: Push) -> None:
+    from ..publishing.publish import push_folder  # torch
+
+    push_folder(args)

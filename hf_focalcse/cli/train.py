@@ -1,0 +1,221 @@
+"""``focalcse train``: recipe and flags -> a trained encoder with its record, scores and model card."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable
+from dataclasses import MISSING, fields, replace
+from pathlib import Path
+from typing import Any
+
+from transformers.utils import logging
+
+from .. import quickstart
+from ..data.sentences import Sentences
+from ..errors import UserError
+from ..losses import ContrastiveLoss, build_loss
+from ..options.tables import recorded, resumed
+from ..parsing.settings import Settings
+from ..publishing.hub import Target
+from ..publishing.publish import prepare_push, publish
+from ..runs.record import RunRecord, describe_hardware
+from ..runs.scores import headlines
+from ..training.engines import engine_of
+from ..training.finish import finish_run, make_record
+from ..training.trainer import FocalCSETrainer
+from .preparation import (
+    decide_precision,
+    decide_reference,
+    prepare_dev,
+    prepare_model,
+    prepare_output,
+    prepare_reference,
+    prepare_sentences,
+)
+
+Say = Callable[[object], None]
+
+
+def run(settings: Settings) -> None:
+    """Recipe and flags -> a trained encoder with run.json, results.json and a model card in ``--output_dir``."""
+    started = time.monotonic()
+    say: Say = print if settings.training.process_index == 0 else _silence
+    for note in settings.notes:
+        say(f"note: {note}")
+    logging.set_verbosity(settings.training.get_process_log_level())
+    folder = prepare_output(settings)
+    asked, settings = settings, decide_precision(settings)
+    for note in settings.notes[len(asked.notes) :]:
+        say(f"WARNING: {note}")
+    args = settings.training
+    loss = build_loss(settings.loss.loss, **settings.loss_settings)
+    model = prepare_model(settings, loss)
+    if args.push_to_hub:
+        prepare_push(model.pooler_name, args.hub_model_id, settings.publish, say)
+    sentences = prepare_sentences(settings, model)
+    say(sentences.report)
+    dev, settings = prepare_dev(settings, say)
+    settings = decide_reference(settings, loss)
+
+    trainer = make_trainer(settings, model, loss, sentences, dev)
+    trainer.began = started
+    record = trainer.record = start_record(settings, trainer)
+    record.baseline = trainer.score_baseline()
+    say(describe_start(settings, trainer, record))
+    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    require_numbers(model)
+    trainer.save_whole(folder)
+    if args.world_size > 1:
+        trainer.accelerator.end_training()  # what follows is rank 0's alone
+    if args.process_index == 0:
+        record = finish_run(trainer, folder)
+        say(describe_end(record, folder))
+        if args.push_to_hub:
+            target = Target(args.hub_model_id, args.hub_private_repo, revision=args.hub_revision)
+            publish(folder, target, settings.publish, False, say)
+
+
+def make_trainer(
+    settings: Settings, model: Any, loss: ContrastiveLoss, sentences: Sentences, dev: list[Any]
+) -> FocalCSETrainer:
+    """The trainer of these settings.
+
+    Raises:
+        UserError: they ask for what is not installed or do not go together.
+    """
+    try:
+        trainer = FocalCSETrainer(
+            model=model,
+            args=settings.training,
+            loss=loss,
+            train_dataset=sentences,
+            dev=dev,
+            max_seq_length=settings.data.max_seq_length,
+            mask_duplicates=settings.loss.mask_duplicates,
+            negatives=settings.distributed.negatives,
+            allow_resume_mismatch=settings.distributed.allow_resume_mismatch,
+            measure_steps=settings.dev.measure_steps,
+            reference=prepare_reference(settings),
+        )
+    except UserError:
+        raise
+    except (ImportError, RuntimeError, ValueError) as error:  # Trainer's own checks, a tracker that is not installed
+        raise UserError(" ".join(str(error).split())) from error
+    own = settings.own()
+    trainer.asked = {name: own[name] for name in resumed() if name in own}
+    return trainer
+
+
+def require_numbers(model: Any) -> None:
+    """See that training left numbers, before anything is saved over what was there.
+
+    Raises:
+        UserError: some weights are infinite or no numbers.
+    """
+    broken = [name for name, parameter in model.named_parameters() if not parameter.isfinite().all()]
+    if broken:
+        raise UserError(
+            f"training ended with {len(broken)} weight tensors that are no numbers, for instance {broken[0]}; the "
+            "model is not saved; lower --learning_rate, keep --max_grad_norm 1.0, or use --bf16 in place of --fp16"
+        )
+
+
+def start_record(settings: Settings, trainer: FocalCSETrainer) -> RunRecord:
+    """run.json before the first step."""
+    chosen, published = settings.model, settings.publish
+    record = make_record(trainer)
+    supervised = [quickstart.SUPERVISED_NOTE] if chosen.model_name_or_path == quickstart.ENCODER_PACKAGE else []
+    names = {"name_or_path": chosen.model_name_or_path, "revision": chosen.model_revision}
+    wanted = {"sentence_transformers": published.sentence_transformers, "onnx": published.onnx}
+    publication = {"license": published.license, "language": published.language, "wanted": wanted}
+    return replace(
+        record,
+        command=list(settings.command),
+        recipe=settings.recipe,
+        settings=settings_of_run(settings, trainer.args),
+        model=record.model
+        | names
+        | {
+            "augmentation": settings.views.augmentation or ["dropout"],
+            "reference": describe_reference(settings, trainer),
+        },
+        hardware=describe_hardware()
+        | {"engine": engine_of(trainer.accelerator), "device": settings.training.device.type},
+        step_memory=trainer.step_memory.to_dict(),
+        notes=[*settings.notes, *supervised],
+        publication={key: value for key, value in publication.items() if value},
+    )
+
+
+def describe_reference(settings: Settings, trainer: FocalCSETrainer) -> dict[str, Any] | None:
+    """What run.json says of the frozen encoder; its cost is added at the end."""
+    frozen = trainer.objective.reference
+    if frozen is None:
+        return None
+    model = frozen.model
+    return {
+        "name_or_path": settings.reference.reference_model,
+        "revision": settings.reference.reference_revision,
+        "pooler": model.pooler_name,
+        "projection": model.projection_use,
+        "parameters": sum(p.numel() for p in model.parameters()),
+    }
+
+
+def settings_of_run(settings: Settings, args: Any) -> dict[str, Any]:
+    """Our settings, and those of TrainingArguments that matter or differ from their default; no token."""
+    always = recorded()
+    plain = args.to_dict()
+    for field in fields(args):
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        if (plain.get(field.name) == default and field.name not in always) or "token" in field.name:
+            plain.pop(field.name, None)
+    return {k: v for k, v in settings.own().items() if v is not None} | settings.loss_settings | plain
+
+
+def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunRecord) -> str:
+    args = settings.training
+    batch = args.train_batch_size * (args.world_size if settings.distributed.negatives == "global" else 1)
+    noise = ", ".join(f"{k} {v:g}" for k, v in record.model["dropout"].items())
+    reference = record.model["reference"]
+    lines = [
+        f"Encoder: {record.model['name_or_path']} ({record.model['class']}, {record.model['parameters']:,} parameters)"
+        f", pooler {record.model['pooler']}, projection {record.model['projection']}",
+        f"Noise between the two views: {noise}; augmentation: {' | '.join(record.model['augmentation'])}",
+        f"Loss: {trainer.loss}, equal texts masked: {trainer.objective.mask_duplicates}",
+        *([f"Reference: {reference['name_or_path']} (frozen, pooler {reference['pooler']})"] if reference else []),
+        f"Engine: {record.hardware['engine']} on {args.device.type}; {trainer.describe_step()}",
+        f"Batch: {args.train_batch_size} sentences x {args.world_size} process(es), {batch - 1} negatives per anchor"
+        + (
+            f"; {args.gradient_accumulation_steps} accumulated batches add none"
+            if args.gradient_accumulation_steps > 1
+            else ""
+        ),
+    ]
+    lines.append(str(trainer.step_memory))
+    lines += [f"Before training: {name} {value:.2f}" for name, value in headlines(record.baseline).items()]
+    return "\n".join(lines)
+
+
+def describe_end(record: RunRecord, folder: Path) -> str:
+    lines = [f"Saved to {folder} after {record.seconds:.0f} s."]
+    scores = headlines(record.final)
+    if scores:
+        lines.append(f"{'Spearman x 100':40}{'base':>8}{'trained':>9}{'gain':>8}")
+    for name, value in scores.items():
+        base = record.baseline[name]
+        lines.append(f"{name:40}{base:8.2f}{value:9.2f}{value - base:+8.2f}")
+    if record.model["reference"]:
+        cost = record.model["reference"]
+        lines.append(
+            f"The frozen reference took {cost['reference_seconds_per_batch']:.3f} s per batch, "
+            f"{cost['reference_share_of_step']:.0%} of forward and backward."
+        )
+    lines += [f"ALARM: {alarm}" for alarm in record.alarms]
+    lines.append(f"Judge it on the STS tasks: python run_eval.py --model_name_or_path {shlex.quote(str(folder))}")
+    return "\n".join(lines)
+
+
+def _silence(*_: Any) -> None:
+    pass

@@ -1,0 +1,66 @@
+"""What the head must know of each type of encoder: one row a family.
+
+A new family is one row here. Nothing heavy is imported, so that the package knows its names without torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BERT_RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+
+
+@dataclass(frozen=True)
+class Family:
+    """One type of encoder. A path is a chain of attributes, beginning at the encoder (a ``BertModel``).
+
+    Args:
+        name: what transformers calls it: "Bert" stands for BertConfig, BertModel and BertPreTrainedModel.
+        dropout: the names of its dropout rates in the config.
+        projection: the path of the Linear in a pooler of Linear and tanh on the first token, which then is the
+            training projection. None: the encoder has no such pooler, and the projection lies in a side file.
+        embeddings: paths of what gives the first layer its input (B, L, D); the first of them that is there counts.
+        layers: the path of the list of layers.
+        after_attention: the path, from a layer, of the module that takes the output of its attention; from there on no
+            token reads another. None: the last layer is never computed for first tokens alone.
+        packable: whether the encoder takes position ids and hands further arguments on to its attention, so that
+            sentences can be packed without padding.
+        after_padding: whether positions count from the one behind the padding index, and not from 0.
+        pooler: how a checkpoint pools that says nothing about it.
+    """
+
+    name: str
+    dropout: tuple[str, ...] = BERT_RATES
+    projection: str | None = None
+    embeddings: tuple[str, ...] = ("embeddings",)
+    layers: str = "encoder.layer"
+    after_attention: str | None = None
+    packable: bool = False
+    after_padding: bool = False
+    pooler: str = "cls"
+
+    @property
+    def class_name(self) -> str:
+        """The class of this package that trains such an encoder."""
+        return f"{self.name}ForFocalCL"
+
+
+FAMILIES = (
+    Family("Albert", projection="pooler", embeddings=("encoder.embedding_hidden_mapping_in",), packable=True),
+    Family("Bert", projection="pooler.dense", after_attention="attention.output", packable=True),
+    Family("DistilBert", ("dropout", "attention_dropout"), packable=True),
+    Family(
+        "Electra",
+        embeddings=("embeddings_project", "embeddings"),  # the first only where embeddings are narrower than D
+        after_attention="attention.output",
+        packable=True,
+    ),
+    Family("ModernBert", ("attention_dropout", "embedding_dropout", "mlp_dropout")),
+    Family("MPNet", projection="pooler.dense", after_padding=True),
+    Family(
+        "Roberta", projection="pooler.dense", after_attention="attention.output", packable=True, after_padding=True
+    ),
+    Family(
+        "XLMRoberta", projection="pooler.dense", after_attention="attention.output", packable=True, after_padding=True
+    ),
+)

@@ -1,0 +1,426 @@
+"""What turns an encoder of transformers into one that embeds sentences: pooling, projection, ``forward``, ``encode``.
+
+One mixin over all families. Where an encoder has a pooler of Linear and tanh on [CLS], that is the training
+projection, so that a checkpoint is a plain encoder for everyone else; elsewhere the projection lies in a side file.
+
+Shape letters: B sentences, V views, L tokens, D dimensions, N texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from ..compat import (
+    attention_name,
+    draw_generic_weights,
+    find_file,
+    is_rerun_in_backward,
+    keep_out_of_files,
+    plain_forward,
+    set_attention,
+)
+from ..errors import UserError
+from .augment import Augmentation, Drawn, Dropout, draw_views
+from .batches import batches_by_length
+from .chunks import checkpointed
+from .families import Family
+from .packing import ATTENTION, Packed, use_fast_dropout
+from .poolers import POOLERS, resolve_pooler
+from .tokenizer import load_tokenizer
+
+logger = logging.get_logger(__name__)
+HEAD_FILE = "focal_head.safetensors"
+PROJECTION_USES = ("training", "always", "none")
+NOTHING_DRAWN = Drawn()
+ROWS_PER_CHUNK = 64  # rows of similar length that go through the encoder together where no chunk size is given
+
+
+class Projection(nn.Module):
+    """Linear and tanh, (…, D) -> (…, D), for encoders without such a pooler."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.dense = nn.Linear(size, size)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return torch.tanh(self.dense(vectors))
+
+
+if TYPE_CHECKING:
+    _Base = PreTrainedModel
+else:
+    _Base = object
+
+
+class FocalCLMixin(_Base):
+    """What every ``…ForFocalCL`` class shares. How it pools is recorded in ``config.focal_cl``:
+
+    pooler: a row of `POOLERS`. projection: when the pooled vector passes the projection: "training" (it is trained
+    with the projection and embedded without: SimCSE's mlp_only_train), "always" or "none".
+    """
+
+    accepts_loss_kwargs = False  # else Trainer leaves the division by accumulation steps to the model
+    family: Family
+    encoder_class: type[nn.Module]
+
+    def __init__(self, config: PretrainedConfig):
+        super().__init__(config)
+        options = {"add_pooling_layer": True} if self.encoder_has_pooler else {}
+        setattr(self, self.base_model_prefix, self.encoder_class(config, **options))
+        if not self.encoder_has_pooler:
+            self.mlp = Projection(config.hidden_size)
+        use_fast_dropout(self)
+        if self.family.packable and attention_name(config) == "sdpa":
+            set_attention(config, ATTENTION)  # sdpa, except for packed sentences
+        record = getattr(config, "focal_cl", None) or {}
+        self.pooling_is_said = bool(record)
+        self.chunk_size: int | None = None
+        self.packing = True  # whether sentences are packed where that is possible, see `packs`
+        self.recomputing = False  # whether backward is going to run layers again
+        self.compiling = False  # whether torch.compile has the encoder, whose shapes and modules then stay as they are
+        self.augmentations: tuple[Augmentation, ...] = ()  # one a view; none: the encoder's dropout alone
+        self._tokenizer: PreTrainedTokenizerBase | None = None
+        self.post_init()
+        self.set_pooling(record.get("pooler", self.family.pooler), record.get("projection"))
+
+    @property
+    def encoder(self) -> Any:
+        """The plain encoder of transformers."""
+        return getattr(self, self.base_model_prefix)
+
+    @property
+    def encoder_has_pooler(self) -> bool:
+        """Whether the projection is the encoder's own pooler."""
+        return self.family.projection is not None
+
+    # ---- pooling and projection
+
+    def set_pooling(self, pooler: str, projection: str | None = None) -> None:
+        """Choose the pooler and the use of the projection (default: "training" for ``cls``, "none" for the others).
+
+        Written into ``config.focal_cl``. The parameters of a projection that is not used get no gradient.
+
+        Raises:
+            UserError: an unknown pooler or use, or a projection with a pooler that has none.
+        """
+        self.pooler_name = resolve_pooler(pooler)
+        has_projection = POOLERS[self.pooler_name].projection
+        projection = projection or ("training" if has_projection else "none")
+        if projection not in PROJECTION_USES:
+            raise UserError(f"projection use {projection!r} is not one of {', '.join(PROJECTION_USES)}")
+        if projection != "none" and not has_projection:
+            raise UserError(f"pooler {self.pooler_name!r} has no projection; use 'cls', or projection 'none'")
+        self.projection_use = projection
+        for parameter in self.projection_linear.parameters():
+            parameter.requires_grad_(projection != "none")
+        self.config.focal_cl = (getattr(self.config, "focal_cl", None) or {}) | {
+            "pooler": self.pooler_name,
+            "projection": projection,
+        }
+
+    @property
+    def projection_linear(self) -> nn.Linear:
+        """The Linear of the projection: in the encoder's own pooler or in the side head."""
+        linear: nn.Linear = self.mlp.dense if self.family.projection is None else self._at(self.family.projection)
+        return linear
+
+    def reset_projection(self, generator: torch.Generator | None = None) -> None:
+        """Draw the projection anew, as SimCSE does: a pretrained pooler was trained for another task."""
+        linear = self.projection_linear
+        nn.init.normal_(linear.weight, std=getattr(self.config, "initializer_range", 0.02), generator=generator)
+        nn.init.zeros_(linear.bias)
+
+    def dropout_rates(self) -> dict[str, float]:
+        """The dropout rates of the encoder by their names in its config."""
+        return {name: getattr(self.config, name) for name in self.family.dropout}
+
+    @property
+    def augmented(self) -> bool:
+        """Whether an augmentation makes the views differ, beyond dropout."""
+        return any(not isinstance(augmentation, Dropout) for augmentation in self.augmentations)
+
+    @property
+    def cut(self) -> bool:
+        """Whether an augmentation sets parts of the embedding layer's output to zero."""
+        return any(augmentation.cuts for augmentation in self.augmentations)
+
+    # ---- forward
+
+    @torch.compiler.disable(recursive=False)  # only the encoder itself is worth compiling
+    def forward(self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, batch: Any = None) -> Any:
+        """`embed_views` of ids and mask; or the loss of a whole ``batch`` by the objective that `carry` was given.
+
+        The objective runs in here, so that engines have gathered its parameters and count them in backward.
+        """
+        if batch is not None:
+            return self.objective(self.embed_views, batch)
+        return self.embed_views(input_ids, attention_mask)
+
+    def carry(self, objective: nn.Module) -> None:
+        """Train the parameters of an objective with the encoder's, without publishing them.
+
+        They lie under ``objective`` while a run trains, and in no file that `save_pretrained` writes.
+        """
+        self.objective = objective
+        keep_out_of_files(self, [f"objective.{name}" for name in objective.state_dict()])
+
+    @torch.compiler.disable(recursive=False)
+    def embed_views(self, input_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor:
+        """Ids and mask (B, V, L) -> embeddings (B, V, D); or (B, L) -> (B, D). Padding is expected on the right.
+
+        Rows are grouped by length; every group is trimmed to its own longest row, or packed without padding. With
+        ``chunk_size`` a group has that many rows and is checkpointed in training: only one group's activations are
+        held at a time, and dropout is replayed. In training ``augmentations`` change the views.
+        """
+        if input_ids is None or attention_mask is None:
+            raise UserError("an encoder needs input_ids and attention_mask")
+        drawn = NOTHING_DRAWN
+        if self.training and self.augmentations:
+            drawn = draw_views(self.augmentations, attention_mask, self.config.hidden_size)
+        *leading, length = input_ids.shape
+        ids, mask = input_ids.reshape(-1, length), attention_mask.reshape(-1, length)  # (B*V, L)
+        lengths = mask.sum(1)
+        order = torch.argsort(lengths, descending=True, stable=True)
+        pieces = []
+        for rows in order.split(self.chunk_size or self.rows_per_group(len(ids))):
+            longest = max(int(lengths[rows[0]]), 1)
+            chunk = ids[rows, :longest], mask[rows, :longest], drawn.of(rows, longest)
+            if self.chunk_size and torch.is_grad_enabled():
+                pieces.append(checkpointed(self.embed, *chunk))
+            else:
+                pieces.append(self.embed(*chunk))
+        vectors = torch.cat(pieces)[torch.argsort(order)]  # (B*V, D), in the order given
+        return vectors.reshape(*leading, -1)
+
+    def rows_per_group(self, rows: int) -> int:
+        """Rows that go through the encoder together where no chunk size is given."""
+        # A GPU needs large groups to be busy, a CPU small ones for its cache.
+        return ROWS_PER_CHUNK if self.device.type == "cpu" else max(ROWS_PER_CHUNK, -(-rows // 4))
+
+    @property
+    def packs(self) -> bool:
+        """Whether training packs sentences one after the other without padding: on CPUs, where the family allows it
+        and its attention is the default one."""
+        usual = self.packing and not self.compiling and attention_name(self.config) == ATTENTION
+        both_ways = not getattr(self.config, "is_decoder", False)
+        return usual and both_ways and self.device.type == "cpu"
+
+    @property
+    def firsts_only(self) -> bool:
+        """Whether training computes the last layer for first tokens alone, because the pooler reads no others."""
+        return POOLERS[self.pooler_name].first_only and self._last_output is not None
+
+    def describe_step(self) -> str:
+        """How a batch goes through the encoder in training, for the log."""
+        name, how = attention_name(self.config), "padded, in groups of similar length"
+        if self.packs:
+            name, how = "within each", "packed without padding"
+        kernel = "sdpa" if name == ATTENTION else name
+        cut = self.firsts_only and not any(each.moves for each in self.augmentations)
+        last = "; last layer for first tokens alone" if cut else ""
+        return f"sentences {how}, attention {kernel}{last}" + ("; compiled" if self.compiling else "")
+
+    @torch.compiler.disable(recursive=False)
+    def embed(self, ids: Tensor, mask: Tensor, drawn: Drawn = NOTHING_DRAWN) -> Tensor:
+        """One group of rows, ids and mask (B, L) -> vectors (B, D); drawn: what augmentations do to the rows."""
+        row = POOLERS[self.pooler_name]
+        read = ids if drawn.order is None else ids.gather(1, drawn.order)
+        keep, packed = drawn.keep(), None
+        inputs: dict[str, Any] = {"input_ids": read, "attention_mask": mask}
+        # Only in training: embeddings stay bit for bit those of the plain encoder, and encode's groups waste little.
+        if self.training and self.packs:
+            packed = Packed.of(mask)
+            positions = packed.positions + self.first_position
+            inputs = {"input_ids": packed.pack(read), "position_ids": positions, "runs": packed.runs}
+            keep = None if keep is None else packed.pack(keep.expand(-1, mask.shape[1], -1))
+        firsts_only = self.training and self.firsts_only and drawn.order is None
+        firsts = slice(0, 1) if packed is None else packed.firsts
+        with self._cut(keep), self._only(firsts if firsts_only else None):
+            output = self.encoder(**inputs, output_hidden_states=row.all_layers)
+        layers = output.hidden_states if row.all_layers else (output.last_hidden_state,)
+        if packed is not None:
+            if firsts_only and layers[-1].shape[1] != len(packed.firsts):
+                raise RuntimeError(
+                    "the hook on the last layer did not run, as in an encoder that torch.compile has compiled; "
+                    "set model.compiling before torch.compile"
+                )
+            layers = tuple(layer.transpose(0, 1) if firsts_only else packed.unpack(layer) for layer in layers)
+        if drawn.order is not None:  # every token back at its own place, [CLS] first
+            back = drawn.order.argsort(1).unsqueeze(-1)
+            layers = tuple(layer.gather(1, back.expand_as(layer)) for layer in layers)
+        vectors = row.pool(layers, mask, ids)
+        if self.projection_use == "always" or (self.projection_use == "training" and self.training):
+            vectors = torch.tanh(self.projection_linear(vectors))
+        return vectors
+
+    # ---- parts of the encoder, see `Family`
+
+    def _at(self, path: str) -> Any:
+        return attrgetter(path)(self.encoder)
+
+    @property
+    def first_position(self) -> int:
+        """The position id of a sentence's first token."""
+        return self.encoder.embeddings.padding_idx + 1 if self.family.after_padding else 0  # MPNet's index is always 1
+
+    @property
+    def _last_output(self) -> nn.Module | None:
+        """The module that takes the output of the last layer's attention, in families that have one.
+
+        None where the hook of `_only` would not be called: in compiled layers, or when backward runs layers again.
+        """
+        path = self.family.after_attention
+        if path is None or self.compiling or self.recomputing:
+            return None
+        last = self._at(self.family.layers)[-1]
+        if getattr(last, "gradient_checkpointing", False) or is_rerun_in_backward(last):
+            return None
+        module: nn.Module = attrgetter(path)(last)
+        return module
+
+    @contextmanager
+    def _only(self, tokens: slice | Tensor | None) -> Iterator[None]:
+        """Within it, the rest of the last layer is computed for these tokens alone."""
+        if tokens is None:
+            yield
+            return
+        handle = self._last_output.register_forward_pre_hook(  # type: ignore[union-attr]
+            lambda module, inputs: tuple(hidden[:, tokens] for hidden in inputs)
+        )
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    @contextmanager
+    def _cut(self, keep: Tensor | None) -> Iterator[None]:
+        """Within it, the first layer reads zero where keep (B, L or 1, D or 1) is false."""
+        if keep is None:
+            yield
+            return
+        path = next(p for p in self.family.embeddings if hasattr(self.encoder, p.partition(".")[0]))
+        handle = self._at(path).register_forward_hook(lambda module, inputs, hidden: hidden * keep)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    # ---- text -> vectors
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer saved beside the weights, unless another was set."""
+        if self._tokenizer is None:
+            self._tokenizer = load_tokenizer(self.config.name_or_path or "")
+        return self._tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+
+    def max_length(self) -> int:
+        """The number of tokens that the encoder can read."""
+        positions: int = self.config.max_position_embeddings - self.first_position
+        return min(positions, self.tokenizer.model_max_length)
+
+    @torch.no_grad()  # not inference_mode: FSDP2 would keep the weights it gathered here as inference tensors
+    def encode(
+        self,
+        texts: Sequence[str],
+        batch_size: int = 64,
+        max_length: int | None = None,
+        show_progress: bool = False,
+        bf16: bool = False,
+    ) -> np.ndarray:
+        """N texts -> (N, D) float32, in the order given, without dropout, pooled as the config says.
+
+        A batch is made of texts with about as many tokens.
+
+        max_length: tokens kept of a text (default: all that the encoder can read). bf16: matrix products in bfloat16,
+        several times faster on hardware that has them; cosines change in the third digit.
+        """
+        if isinstance(texts, str):
+            raise UserError(f"encode takes a list of sentences, not one string; give [{texts[:20]!r}]")
+        texts = list(texts)
+        if not texts:
+            return np.zeros((0, self.config.hidden_size), dtype=np.float32)
+        was_training = self.training
+        self.eval()
+        limit = min(max_length or self.max_length(), self.max_length())
+        result = np.empty((len(texts), self.config.hidden_size), dtype=np.float32)
+        precision = torch.autocast(self.device.type, torch.bfloat16) if bf16 else nullcontext()
+        with (
+            plain_forward(self),  # scores do not depend on the precision that training runs in
+            precision,
+            tqdm(total=len(texts), desc="encoding", disable=not show_progress, leave=False) as bar,
+        ):
+            for rows, *batch in batches_by_length(texts, self.tokenizer, limit, batch_size):
+                result[rows] = self(*(part.to(self.device) for part in batch)).float().cpu().numpy()
+                bar.update(len(rows))
+        self.train(was_training)
+        return result
+
+    # ---- saving and loading
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        hub = {key: kwargs[key] for key in ("revision", "cache_dir", "token", "subfolder") if key in kwargs}
+        if pretrained_model_name_or_path is not None:
+            model.load_head(pretrained_model_name_or_path, **hub)
+        model.set_pooling(model.pooler_name, model.projection_use)  # loading made the parameters anew
+        if not model.pooling_is_said:
+            logger.warning(
+                f"nothing in {pretrained_model_name_or_path} says how it pools: {model.pooler_name} is taken, "
+                f"projection use {model.projection_use!r}; set_pooling chooses another, load_model takes one"
+            )
+        return loaded
+
+    def load_head(self, folder: Any, **hub: Any) -> bool:
+        """Read the side file of the projection from a folder or a Hub repository; false where there is none."""
+        if self.encoder_has_pooler:
+            return False
+        path = find_file(str(folder), HEAD_FILE, **hub)
+        if path is None:
+            return False
+        self.mlp.load_state_dict({k.removeprefix("mlp."): v for k, v in load_file(path).items()})
+        return True
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """As in transformers; a projection that the plain encoder has no place for goes into a side file."""
+        # By default older transformers write the names of TensorFlow (LayerNorm.gamma, .beta), which Trainer, who
+        # reads checkpoints non-strictly, would pass over; so the model's own names are asked for.
+        kwargs.setdefault("save_original_format", False)
+        head = {}
+        if not self.encoder_has_pooler:
+            state = kwargs.get("state_dict") or self.state_dict()  # read first: super() takes the head out of it
+            head = {k: v.detach().cpu().contiguous() for k, v in state.items() if k.startswith("mlp.")}
+        super().save_pretrained(save_directory, *args, **kwargs)
+        if head and kwargs.get("is_main_process", True):
+            save_file(head, Path(save_directory) / HEAD_FILE, metadata={"format": "pt"})
+
+
+class SideHead(FocalCLMixin):
+    """The head of families without a pooler of their own: its projection is kept out of model.safetensors."""
+
+    _keys_to_ignore_on_save = ["mlp.dense.weight", "mlp.dense.bias"]
+    _keys_to_ignore_on_load_missing = [r"^mlp\."]
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if module is self.mlp.dense:  # some families draw their own modules only and would leave it uninitialised
+            draw_generic_weights(self, module)
+        else:
+            super()._init_weights(module)

@@ -1,0 +1,123 @@
+"""`Objective`: what a training step computes, and what it keeps between steps.
+
+A new method (a second network, a queue, a momentum twin, a decoder) is one file with one class. The trainer asks it
+for the collator of its views, for the loss of a batch and for what a checkpoint must hold; the trainer is not edited.
+
+Shape letters: B sentences of this process, V views, L tokens, D dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data.views import Views
+from ..losses.base import Pairs
+from .reference import FrozenReference, Stopwatch
+
+Batch = Mapping[str, Any]
+
+
+class Objective(nn.Module):
+    """Base of all objectives.
+
+    Parameters and buffers that a subclass registers become a part of the trained model while it trains, under the name
+    ``objective``: they join the optimizer and are sharded by FSDP2 and ZeRO; `loss` then runs inside the model's own
+    forward pass. They are kept in checkpoints (``objective-RANK.safetensors``, or the engine's own files) and never in
+    the published encoder. What must not be trained, sharded or kept, such as a frozen reference, is held in an
+    attribute that is no ``nn.Module``.
+
+    Random numbers drawn from torch's own generator repeat in a resumed run without further work. An objective with a
+    generator of its own adds its state to `kept` and takes it back in `restore`.
+    """
+
+    side_time: Stopwatch | None = None  # of work beside the trained model, which the log and the card give the cost of
+    reference: FrozenReference | None = (
+        None  # a frozen encoder beside the trained one, which is no part of this module
+    )
+    mask_duplicates: bool = False  # whether equal texts in a batch are no negatives of each other
+    negatives: str = "global"  # whose candidates an anchor meets: of all processes, or "local"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.criterion: Any = None  # the `ContrastiveLoss` over pairs, where there is one
+
+    def forward(self, model: Any, batch: Batch) -> tuple[Tensor, Pairs | None]:
+        """`loss`. A call of the module, so that engines gather the parameters that lie directly in it."""
+        return self.loss(model, batch)
+
+    def collator(self, tokenizer: Any, max_seq_length: int, seed: int) -> Callable[[list[Any]], dict[str, Tensor]]:
+        """Rows of the data set -> the batch that `loss` gets; by default two equal views of the column ``text``.
+
+        seed: of the run, for views that draw.
+        """
+        return Views(tokenizer, max_seq_length, seed=seed)
+
+    def collate(self, collator: Callable[[list[Any]], dict[str, Tensor]]) -> Callable[[list[Any]], dict[str, Tensor]]:
+        """``collator`` with what this objective needs in a batch besides the views; by default nothing."""
+        return collator
+
+    def attach(self, model: Any, autocast: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
+        """Called once, before the optimizer is made. model: the encoder, not wrapped by any engine.
+
+        autocast: makes the context that the encoder's forward pass runs in, for further networks.
+        """
+
+    def loss(self, model: Any, batch: Batch) -> tuple[Tensor, Pairs | None]:
+        """The scalar to minimise, and the pairs that it was computed from, for the log; None where there are none.
+
+        Args:
+            model: gives embeddings (B, V, D) for ``input_ids`` and ``attention_mask`` (B, V, L).
+            batch: what the collator made, with ``seed`` (the same on all ranks, another for each batch, repeated in a
+                resumed run) and, where the last batch of an epoch is filled up, ``real`` (B,) bool: false at padding.
+        """
+        raise NotImplementedError
+
+    def after_step(self, model: Any) -> None:
+        """Called after every step of the optimizer. model: the encoder, not wrapped by any engine."""
+
+    def kept(self) -> dict[str, Tensor]:
+        """What a checkpoint needs and an export does not: parameters, buffers, and the state of own generators."""
+        return {name: value.detach() for name, value in self.state_dict().items()}
+
+    def restore(self, kept: Mapping[str, Tensor]) -> None:
+        """Take back what `kept` gave; parameters that an engine restores itself may be missing.
+
+        Raises:
+            RuntimeError: a tensor is not known here, or has another shape.
+        """
+        own = self.state_dict()
+        unknown = sorted(kept.keys() - own.keys())
+        if unknown:
+            raise RuntimeError(f"{type(self).__name__} has nothing called {', '.join(unknown)}")
+        with torch.no_grad():
+            for name, value in kept.items():
+                own[name].copy_(value)
+
+    def diagnostics(self, pairs: Pairs) -> dict[str, float]:
+        """What a log line says of the pairs of a step, besides the loss."""
+        return {} if self.criterion is None else self.criterion.diagnostics(pairs)
+
+    def identity(self) -> dict[str, Any]:
+        """What must be equal for a resumed run to equal the uninterrupted one."""
+        return {"objective": type(self).__name__}
+
+    def cost(self, steps: Stopwatch) -> dict[str, float]:
+        """What the work beside the trained model takes of the steps, for the log and the card."""
+        return {}
+
+    def describe(self) -> dict[str, Any]:
+        """For run.json and the card: name, settings, formula, paper, citation."""
+        loss = self.criterion
+        own = {"name": type(self).__name__, "formula": "", "paper": "", "citation": ""}
+        if loss is None:
+            return own
+        return loss.config | {"formula": loss.formula, "paper": loss.paper, "citation": loss.citation}
+
+    def has_state(self) -> bool:
+        """Whether there is something to train or to keep besides the encoder."""
+        return bool(self.kept())

@@ -1,0 +1,76 @@
+"""The arguments of `transformers.TrainingArguments`: how each that this package knows is treated.
+
+An argument that no row names has the role ``identity``. A row whose key ends in ``*`` holds for all arguments that
+begin so and have no row of their own; arguments of older versions are among them, since their runs are still read.
+"""
+
+from __future__ import annotations
+
+from .field import HARMLESS, PATH, Option, Range, above, at_least, up_to
+
+LOGS = Option(HARMLESS, "it changes what is printed or logged")
+KEPT = Option(HARMLESS, "it changes which checkpoints are kept")
+UNREPORTED = Option(factor=False)
+
+FOREIGN = {
+    "output_dir": Option(
+        PATH, "it is where the run is written", sweep="every run has a folder of its own below --runs"
+    ),
+    "resume_from_checkpoint": Option(
+        PATH, "a resumed run equals an uninterrupted one", sweep="interrupted runs are resumed anyway"
+    ),
+    "push_to_hub": Option(sweep="publish the run you choose afterwards, with focalcse push", factor=False),
+    "hub_*": UNREPORTED,
+    # what is learnt
+    "learning_rate": Option(range=above(0, "a number above 0"), recorded=True),
+    "lr_scheduler_type": Option(recorded=True),
+    "warmup_steps": Option(range=at_least(0), recorded=True),
+    "weight_decay": Option(range=at_least(0), recorded=True),
+    "max_grad_norm": Option(range=at_least(0, "at least 0 (0 does not clip)"), recorded=True),
+    "max_steps": Option(range=Range(lambda steps: steps == -1 or steps >= 1, "at least 1"), recorded=True),
+    "num_train_epochs": Option(range=above(0), replaces=("max_steps",), recorded=True),
+    "per_device_train_batch_size": Option(recorded=True, resume=True),
+    "gradient_accumulation_steps": Option(range=at_least(1), recorded=True, resume=True),
+    "seed": Option(
+        range=up_to(0, 2**32 - 1, "a whole number from 0 to 4294967295"),
+        recorded=True,
+        resume=True,
+        told=True,
+        factor=False,
+    ),
+    "data_seed": UNREPORTED,
+    "use_cpu": UNREPORTED,
+    "accelerator_config": UNREPORTED,
+    "activation_checkpointing": UNREPORTED,
+    "gradient_checkpointing": UNREPORTED,
+    "deepspeed": Option(PATH),
+    "debug": UNREPORTED,
+    "do_*": UNREPORTED,
+    # when it is scored and saved
+    "eval_steps": Option(range=above(0)),
+    "save_steps": Option(range=above(0), factor=False),
+    "save_total_limit": KEPT,
+    "save_only_model": KEPT,
+    "save_*": UNREPORTED,
+    "greater_is_better": UNREPORTED,
+    # what is printed, and how batches are read
+    "logging_steps": Option(HARMLESS, LOGS.why, range=above(0)),
+    "logging_first_step": LOGS,
+    "logging_strategy": LOGS,
+    "logging_dir": LOGS,
+    "logging_*": UNREPORTED,
+    "log_level": LOGS,
+    "log_level_replica": LOGS,
+    "log_on_each_node": LOGS,
+    "log_*": UNREPORTED,
+    "disable_tqdm": LOGS,
+    "report_to": LOGS,
+    "run_name": LOGS,
+    "project": LOGS,
+    "trackio_space_id": LOGS,
+    "per_device_eval_batch_size": Option(
+        HARMLESS, "a vector does not depend on the sentences beside it", range=at_least(1)
+    ),
+    "dataloader_num_workers": Option(HARMLESS, "the order of the sentences does not depend on it", range=at_least(0)),
+    "dataloader_*": UNREPORTED,
+}

@@ -1,0 +1,89 @@
+"""The tables by which the rest of the package classifies options, all made from the fields' metadata."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from .evaluation import Evaluation
+from .field import IDENTITY, PATH, Option, Range, options_of
+from .foreign import FOREIGN
+from .training import GROUPS
+
+
+@cache
+def own_options() -> dict[str, Option]:
+    """The options of training that this package adds, by name."""
+    return {name: found for group in GROUPS for name, found in options_of(group).items()}
+
+
+@cache
+def _known() -> dict[str, Option]:
+    return {name: found for name, found in FOREIGN.items() if not name.endswith("*")} | own_options()
+
+
+def option_of(name: str) -> Option:
+    """How the setting ``name`` is treated; a setting that nobody declares has the role ``identity``."""
+    if name in _known():
+        return _known()[name]
+    rows = [row for row in FOREIGN if row.endswith("*") and name.startswith(row[:-1])]
+    return FOREIGN[max(rows, key=len)] if rows else Option(IDENTITY)
+
+
+def roles() -> dict[str, str]:
+    return {name: found.role for name, found in _known().items()}
+
+
+def paths() -> set[str]:
+    """The settings that name a place on this machine."""
+    return {name for name, found in _known().items() if found.role == PATH}
+
+
+def harmless() -> dict[str, str]:
+    """The settings that never change what is learnt or scored -> why."""
+    return {name: found.why for name, found in _known().items() if found.harmless}
+
+
+def ranges() -> dict[str, Range]:
+    """The settings with a range -> the range."""
+    return {name: found.range for name, found in _known().items() if found.range is not None}
+
+
+def replaces() -> dict[str, tuple[str, ...]]:
+    """A flag -> the keys of a recipe that it takes the place of."""
+    return {name: found.replaces for name, found in _known().items() if found.replaces}
+
+
+def set_by_sweep() -> dict[str, str]:
+    """The flags that no grid may set -> why."""
+    return {name: found.sweep for name, found in _known().items() if found.sweep}
+
+
+def resumed() -> dict[str, str]:
+    """The settings that a checkpoint and the run that goes on from it must share -> the flag."""
+    return {name: f"--{name}" for name, found in _known().items() if found.resume}
+
+
+def recorded() -> set[str]:
+    """The arguments of transformers that run.json holds even where they have their default."""
+    return {name for name, found in _known().items() if found.recorded}
+
+
+def told_otherwise() -> set[str]:
+    """The settings that run.json states better in another place."""
+    return {name for name, found in _known().items() if found.told}
+
+
+def together() -> dict[str, set[str]]:
+    """A factor of a comparison -> what varies with it."""
+    return {name: set(found.together) for name, found in _known().items() if found.together}
+
+
+def is_factor(name: str) -> bool:
+    """Whether a report tells groups of runs apart by the setting ``name``."""
+    found = option_of(name)
+    return found.factor and not found.harmless
+
+
+def grid_evaluation() -> tuple[str, ...]:
+    """The options of evaluation that a grid may set under ``evaluate``."""
+    return tuple(name for name, found in options_of(Evaluation).items() if found.grid)

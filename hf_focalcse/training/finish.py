@@ -1,0 +1,131 @@
+"""The end of a run, in one place: weights -> results.json, run.json, plots, model card, export, repository.
+
+The command line and `FocalCSETrainer.push_to_hub` share it. It lies above publishing, since a run ends with its card.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..encoder.head import HEAD_FILE
+from ..encoder.loading import load_model
+from ..evaluation import evaluate_sts
+from ..evaluation.identity import as_encoder
+from ..publishing.card import write_card
+from ..publishing.export import export_model
+from ..publishing.hub import Target, push
+from ..publishing.plots import draw_plots
+from ..runs.cosines import write_cosines
+from ..runs.record import RUN_FILE, RunRecord, file_sha256
+from ..runs.scores import Results, headlines
+from .engines import whole_model
+from .keeping import logger
+
+RESULTS_FILE = "results.json"
+
+
+def make_record(trainer: Any) -> RunRecord:
+    """What run.json can say without a command line."""
+    model, state = trainer.encoder, trainer.state
+    dataset: Any = trainer.train_dataset
+    report = getattr(dataset, "report", None)
+    data = report.to_dict() if report else {"source": "a data set in memory", "kept": len(dataset)}
+    best = None
+    if state.best_metric is not None and trainer.args.load_best_model_at_end:
+        step, metric = state.best_global_step, trainer.args.metric_for_best_model
+        best = {"step": step, "metric": metric, "value": state.best_metric}
+    return RunRecord(
+        command=[],
+        recipe=None,
+        settings={key: value for key, value in trainer.args.to_dict().items() if "token" not in key},
+        loss=trainer.objective.describe(),
+        model={
+            "name_or_path": model.config.name_or_path,
+            "base_model": model.config.focal_cl.get("base_model"),
+            "revision": None,
+            "class": type(model).__name__,
+            "model_type": model.config.model_type,
+            "pooler": model.pooler_name,
+            "projection": model.projection_use,
+            "projection_file": None if model.encoder_has_pooler else HEAD_FILE,
+            "dropout": model.dropout_rates(),
+            "parameters": trainer.parameters_of_encoder(),
+            "embedding_dimensions": model.config.hidden_size,
+        },
+        data={"max_seq_length": trainer.max_seq_length, "sha256": ""} | data,
+        seed=trainer.args.seed,
+        world_size=trainer.args.world_size,
+        log=state.log_history,
+        baseline=trainer.baseline,
+        best=best,
+        alarms=list(trainer.alarms),
+    )
+
+
+def finish_run(trainer: Any, folder: Path, say: Any = None) -> RunRecord:
+    """Judge the encoder that was saved in ``folder``, and write results.json, run.json, the plots and the card.
+
+    Called by the first process alone, when all have saved. What is judged is what lies on disk, not what is in memory:
+    that may be sharded over processes that have ended.
+    """
+    record = trainer.record or make_record(trainer)
+    weights = file_sha256(folder / "model.safetensors")
+    record.model |= {"weights_sha256": weights}
+    if record.model.get("reference"):
+        record.model["reference"] |= trainer.reference_cost()
+    results = judge(trainer, folder, weights) if trainer.dev else None
+    now = make_record(trainer)
+    record.log, record.alarms, record.best = now.log, now.alarms, now.best
+    record.final = results.scores if results else {}
+    record.dev_sets = {key: of["sha256"] for key, of in results.metadata["data"].items()} if results else {}
+    record.alarms += lowered_scores(record)
+    record.seconds = round(trainer.seconds, 1)
+    if trainer.seconds_before is None:
+        record.notes.append("seconds are of the last part alone: the checkpoint that it went on from has none")
+    if results:
+        results.write(folder / RESULTS_FILE)
+        write_cosines(folder, results)
+    record.save(folder)
+    draw_plots(folder)
+    write_card(folder)
+    trainer.record, trainer.finished = record, True
+    return record
+
+
+def judge(trainer: Any, folder: Path, weights: str) -> Results:
+    """Scores of the saved encoder on the dev tasks."""
+    with whole_model():
+        saved = load_model(str(folder)).to(trainer.args.device)
+    encoder, identity = as_encoder(saved, trainer.args.per_device_eval_batch_size, str(folder), weights)
+    return evaluate_sts(encoder, trainer.dev, progress=False, model=identity)
+
+
+def renew_card(trainer: Any, language: str | None, license: str | None) -> None:
+    """README.md of ``output_dir``, after finishing a run that was not finished yet; needs its weights there."""
+    folder = Path(str(trainer.args.output_dir))
+    if trainer.record is None or not (folder / RUN_FILE).exists():
+        finish_run(trainer, folder)
+    record = RunRecord.load(folder)
+    record.publication |= {key: value for key, value in (("language", language), ("license", license)) if value}
+    record.save(folder)
+    write_card(folder)
+
+
+def publish(trainer: Any, message: str | None, token: str | None, revision: str | None, private: bool | None) -> str:
+    """Export ``output_dir`` to ``output_dir/hub`` and push the export; the address of the repository."""
+    args = trainer.args
+    private = args.hub_private_repo if private is None else private
+    target = Target(args.hub_model_id, private, False, revision or args.hub_revision, message, token=token)
+    folder, _ = export_model(Path(str(args.output_dir)), publication={"repo_id": target.repo_id})
+    return push(folder, target, say=logger.warning)
+
+
+def lowered_scores(record: RunRecord) -> list[str]:
+    """One loud sentence for each dev score that training lowered."""
+    return [
+        f"contrastive training LOWERED {name} from {record.baseline[name]:.2f} to {value:.2f}: this encoder is worse "
+        "on it than the one it started from"
+        for name, value in headlines(record.final).items()
+        if name in record.baseline and value < record.baseline[name]
+    ]

@@ -1,0 +1,201 @@
+"""A Trainer whose checkpoints appear whole or not at all, are checked before they are used, and hold the objective."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import broadcast_object_list
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import Trainer
+from transformers.utils import logging
+
+from ..compat import save_unpublished
+from ..errors import UserError
+from ..objectives import Objective
+from . import checkpoints
+from .alarms import Alarms
+from .checkpoints import Checkpoint, find_checkpoint
+
+logger = logging.get_logger(__name__)
+
+WRITE_ERRORS = ("inline_container", "PytorchStreamWriter", "basic_ios::clear")  # torch.save's on a full disk
+OBJECTIVE_FILE = "objective-{}.safetensors"  # of a rank
+
+
+class KeepingTrainer(Trainer):
+    """What `FocalCSETrainer` does about checkpoints."""
+
+    objective: Objective
+    alarms: Alarms
+    allow_resume_mismatch: bool
+    args: Any
+    _staging = False
+    _resumed_from: Path | None = None
+    seconds_before: float | None = 0.0  # of the run up to the checkpoint that it went on from; None: not known
+
+    @property
+    def encoder(self) -> Any:
+        """The encoder that is trained, out of the wrappers of engine and compiler."""
+        return self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+
+    @property
+    def seconds(self) -> float:
+        raise NotImplementedError
+
+    def run_identity(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    # ---- writing
+
+    def _get_output_dir(self, trial: Any) -> str:
+        """While a checkpoint is written: the place from which it is moved when it is whole."""
+        folder = super()._get_output_dir(trial)
+        return str(checkpoints.stage(folder)) if self._staging else folder
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """A checkpoint appears whole or not at all; the best and the last are never deleted."""
+        folder = Path(self.args.output_dir)
+        name = f"checkpoint-{self.state.global_step}"
+        staged = checkpoints.stage(folder) / name
+        best_before = self.state.best_model_checkpoint
+        self._staging = True
+        try:
+            super()._save_checkpoint(model, trial)
+            self._save_objective(staged)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            raise self._saving_failed(error) from error
+        finally:
+            self._staging = False
+        self.state.best_model_checkpoint = (
+            str(folder / name) if self.state.best_global_step == self.state.global_step else best_before
+        )
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            try:
+                (staged / "training_args.bin").unlink(missing_ok=True)  # a pickle; run.json says the same
+                self.state.save_to_json(str(staged / "trainer_state.json"))  # with the best one's final place
+                run = self.run_identity() | {"seconds": round(self.seconds, 1)}
+                checkpoints.publish(staged, folder / name, run, not self.args.save_only_model)
+                checkpoints.rotate(folder, self.args.save_total_limit, self.state.best_model_checkpoint)
+            except OSError as error:
+                raise self._saving_failed(error) from error
+        self.accelerator.wait_for_everyone()
+
+    def save_whole(self, folder: Path) -> None:
+        """The model for its users, written beside and then moved file by file, so that none is half written."""
+        stage = checkpoints.stage(folder) / "model"
+        try:
+            save_unpublished(self, stage)  # else it would push before run.json is there
+            if self.args.should_save:
+                (stage / "training_args.bin").unlink(missing_ok=True)  # a pickle; run.json says the same
+                checkpoints.publish_files(stage, folder)
+                checkpoints.clear_stage(folder)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            raise self._saving_failed(error) from error
+
+    def _saving_failed(self, error: Exception) -> Exception:
+        """A UserError for a failed write, the error itself for anything else."""
+        if isinstance(error, RuntimeError) and not any(words in str(error) for words in WRITE_ERRORS):
+            return error
+        return checkpoints.saving_failed(error, self.args.output_dir)
+
+    # ---- going on
+
+    def choose_checkpoint(self, asked: str) -> str | None:
+        """Rank 0 looks for the checkpoint to go on from, all ranks get its answer.
+
+        Raises:
+            UserError: no such checkpoint, a damaged one, or one of another run.
+        """
+        answer: list[Any] = [None, None]  # what is wrong, the checkpoint
+        if self.args.process_index == 0:
+            try:
+                answer[1] = find_checkpoint(self.args.output_dir, asked)
+            except UserError as error:
+                answer[0] = str(error)
+        if self.args.world_size > 1:
+            broadcast_object_list(answer)
+        problem, checkpoint = answer
+        if problem:
+            raise UserError(problem)
+        if checkpoint is None:
+            self.alarms.add(
+                f"there is no checkpoint in {self.args.output_dir} yet: training starts from the beginning"
+            )
+            return None
+        for note in checkpoint.notes:
+            self.alarms.add(note)
+        self._require_same_run(checkpoint)
+        self.seconds_before = checkpoint.run.get("seconds")
+        self._resumed_from = Path(checkpoint.path)
+        logger.warning("resuming from %s", checkpoint.path)
+        return str(checkpoint.path)
+
+    def _require_same_run(self, checkpoint: Checkpoint) -> None:
+        differences = checkpoints.differences_of_run(checkpoint, self.run_identity())
+        if differences and not self.allow_resume_mismatch:
+            raise UserError(
+                f"{checkpoint.path} is of another run: {'; '.join(differences)}; give the same, or "
+                "--allow_resume_mismatch to go on all the same"
+            )
+        if differences:
+            self.alarms.add(f"resumed from {checkpoint.path}, which is of another run: {'; '.join(differences)}")
+
+    # ---- the objective; FSDP2 and ZeRO keep the parameters of the whole model, the objective's among them
+
+    @property
+    def _sharded(self) -> bool:
+        return self.is_fsdp_enabled or self.is_deepspeed_enabled
+
+    def _save_objective(self, folder: Path) -> None:
+        """Each rank writes what its objective keeps; parameters, which are equal on all ranks, only the first."""
+        parameters = {name for name, _ in self.objective.named_parameters()}
+        skipped = parameters if self._sharded or self.args.process_index else set()
+        kept = {name: value.cpu() for name, value in self.objective.kept().items() if name not in skipped}
+        if kept:
+            save_file(
+                {name: value.contiguous().clone() for name, value in kept.items()},
+                folder / OBJECTIVE_FILE.format(self.args.process_index),
+                metadata={"format": "pt"},
+            )
+
+    def restore_objective(self) -> None:
+        """Give the objective back what the checkpoint keeps of it. Called when the engine has wrapped the model, since
+        DDP hands the buffers of the first rank to all others then.
+
+        Raises:
+            UserError: the checkpoint lacks something that the objective keeps.
+        """
+        if self._resumed_from is None or not self.objective.has_state():
+            return
+        files = [self._resumed_from / OBJECTIVE_FILE.format(rank) for rank in (0, self.args.process_index)]
+        found: dict[str, Tensor] = {}
+        for file in files:
+            found |= load_file(file) if file.is_file() else {}
+        if missing := self._objective_names() - found.keys():
+            raise UserError(
+                f"checkpoint {self._resumed_from} lacks {len(missing)} tensors of the objective "
+                f"{type(self.objective).__name__}, such as {min(missing)}; it is of another objective: give the same, "
+                "or start again with --overwrite_output_dir"
+            )
+        self.objective.restore(found)
+
+    def _objective_names(self) -> set[str]:
+        """What the side files of a checkpoint must hold."""
+        names = set(self.objective.kept())
+        return names - {name for name, _ in self.objective.named_parameters()} if self._sharded else names
+
+    # ---- encoders whose projection lies in a side file; FSDP2 and ZeRO keep it with the rest
+
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        if not self._sharded:
+            self.encoder.load_head(self.state.best_model_checkpoint)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        if not self._sharded:
+            self.accelerator.unwrap_model(model or self.model).load_head(resume_from_checkpoint)

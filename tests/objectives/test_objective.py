@@ -1,0 +1,169 @@
+"""An objective with a queue, a second network and random numbers of its own, written here alone: it trains, is kept in
+checkpoints, resumes bit for bit and never reaches the published encoder, without a line for it in the trainer."""
+
+import dataclasses
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+from rank_training import engines
+from safetensors.torch import load_file
+from tiny import SENTENCES, save_tiny
+from torch import nn
+from transformers import AutoModel, TrainerCallback
+
+from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss, load_model
+from hf_focalcse.errors import UserError
+from hf_focalcse.objectives import Objective
+from hf_focalcse.objectives.pairs import gather_rows, make_pairs
+
+TEXTS = [{"text": f"{a} {b}"} for a in SENTENCES for b in ("", "today", "the dog", "in a house")]
+
+
+class QueueWithNetwork(Objective):
+    """Past candidates as further negatives, a network with batch norm beside the encoder, noise of an own generator,
+    and a momentum mean of the newest candidates."""
+
+    def __init__(self, size=16, length=12):
+        super().__init__()
+        self.criterion = build_loss("focal")
+        self.network = nn.Sequential(nn.Linear(size, size), nn.BatchNorm1d(size), nn.Linear(size, size))
+        self.register_buffer("queue", torch.randn(length, size, generator=torch.Generator().manual_seed(1)))
+        self.register_buffer("twin", torch.zeros(size))
+        self.draws = torch.Generator().manual_seed(7)
+        self.newest = None
+
+    def loss(self, model, batch):
+        embeddings = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+        pairs = make_pairs(embeddings, batch["text_ids"], seed=batch["seed"])
+        self.newest = gather_rows(pairs.candidates.detach() if pairs.weight is None else embeddings[:, 1].detach())
+        pairs = dataclasses.replace(pairs, excluded=None, candidates=torch.cat([pairs.candidates, self.queue.clone()]))
+        noise = torch.randn(embeddings[:, 0].shape, generator=self.draws)
+        distance = (self.network(embeddings[:, 0] + 0.1 * noise) - embeddings[:, 1]).pow(2).mean()
+        return self.criterion(pairs) + distance + 1e-3 * self.twin.sum(), pairs
+
+    def after_step(self, model):
+        self.queue.copy_(torch.cat([self.newest, self.queue])[: len(self.queue)])
+        self.twin.lerp_(self.newest.mean(0), 0.1)
+
+    def kept(self):
+        return super().kept() | {"draws": self.draws.get_state()}
+
+    def restore(self, kept):
+        self.draws.set_state(kept["draws"])
+        super().restore({name: value for name, value in kept.items() if name != "draws"})
+
+
+class KillAt(TrainerCallback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **_):
+        if state.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train(base, folder, engine, resume=None, die_at=None, steps=20):
+    """Everything that is trained or kept, at the end of a run over two and a half epochs."""
+    from rank_training import engine_arguments, shim_fsdp
+
+    from hf_focalcse.training.engines import whole_model
+
+    torch.set_num_threads(1)
+    args = FocalCSETrainingArguments(
+        output_dir=str(folder), max_steps=steps, per_device_train_batch_size=4, save_steps=7, save_strategy="steps",
+        learning_rate=1e-3, use_cpu=True, disable_tqdm=True, report_to="none", eval_strategy="no",
+        load_best_model_at_end=False, logging_steps=5, **engine_arguments(engine, folder),
+    )  # fmt: skip
+    if engine == "FSDP2":
+        shim_fsdp()
+    with whole_model():
+        model = load_model(base, "cls", dropout=0.1)
+    torch.manual_seed(3)
+    objective = QueueWithNetwork()
+    trainer = FocalCSETrainer(model, args, train_dataset=TEXTS, objective=objective)
+    if die_at:
+        trainer.add_callback(KillAt(die_at))
+    trainer.train(resume_from_checkpoint=resume)
+    state = trainer.accelerator.get_state_dict(trainer.model_wrapped) or {}
+    kept = {name: value.clone().numpy() for name, value in objective.kept().items() if name in ("draws", "queue")}
+    kept |= {name: value.clone().numpy() for name, value in objective.named_buffers()}
+    trainer.save_whole(folder)
+    return {name: value.detach().cpu().numpy().copy() for name, value in state.items()}, kept
+
+
+def equal(one, other):
+    return one.keys() == other.keys() and len(one) > 0 and all(np.array_equal(one[k], other[k]) for k in one)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return str(save_tiny(tmp_path_factory.mktemp("objective") / "base"))
+
+
+def check_resumes(ranks, base, tmp_path, world, engine):
+    whole = ranks(world, train, base, tmp_path / "whole", engine)
+    assert ranks(world, train, base, tmp_path / "cut", engine, None, 13) == [None] * world
+    again = ranks(world, train, base, tmp_path / "cut", engine, "last")
+    assert equal(whole[0][0], again[0][0])
+    for one, other in zip(whole, again, strict=True):  # buffers and generator of every rank
+        assert equal(one[1], other[1])
+    moved = [name for name in whole[0][0] if "objective." in name and "network.0.weight" in name]
+    assert moved, sorted(whole[0][0])  # it is trained
+    torch.manual_seed(3)
+    assert not np.array_equal(whole[0][0][moved[0]], QueueWithNetwork().network[0].weight.detach().numpy())
+
+
+def test_one_process_resumes_bit_for_bit(ranks, base, tmp_path):
+    check_resumes(ranks, base, tmp_path, 1, "one")
+
+
+@engines
+def test_ranks_resume_bit_for_bit(ranks, base, tmp_path, engine):
+    check_resumes(ranks, base, tmp_path, 2, engine)
+
+
+def test_it_is_in_checkpoints_and_never_published(ranks, base, tmp_path):
+    ranks(1, train, base, tmp_path / "run", "one", None, None, 7)
+    checkpoint = load_file(tmp_path / "run/checkpoint-7/objective-0.safetensors")
+    assert {"queue", "twin", "draws", "network.0.weight", "network.1.running_mean"} <= checkpoint.keys()
+    assert not list((tmp_path / "run").glob("objective*"))
+    for folder in (tmp_path / "run", tmp_path / "run/checkpoint-7"):
+        assert not [name for name in load_file(folder / "model.safetensors") if "objective" in name]
+        _, info = AutoModel.from_pretrained(folder, output_loading_info=True)
+        assert not info["missing_keys"] and not info["unexpected_keys"]
+
+
+def test_the_queue_matters(ranks, base, tmp_path):
+    """The test above can fail: without what is kept, a resumed run is another."""
+    whole = ranks(1, train, base, tmp_path / "whole", "one")[0]
+    ranks(1, train, base, tmp_path / "cut", "one", None, 13)
+    changed = tmp_path / "cut/checkpoint-7/objective-0.safetensors"
+    from safetensors.torch import save_file
+
+    kept = load_file(changed)
+    kept["queue"] = torch.zeros_like(kept["queue"])
+    save_file(kept, changed)
+    from hf_focalcse.training import checkpoints
+
+    assert "objective-0.safetensors" in str(checkpoints.damage(changed.parent))  # and a changed file is found
+    whole_again = ranks(1, train_unchecked, base, tmp_path / "cut", "one")[0]
+    assert not equal(whole[0], whole_again[0])
+
+
+def train_unchecked(base, folder, engine):
+    from hf_focalcse.training import checkpoints
+
+    checkpoints.damage = lambda checkpoint: None
+    return train(base, folder, engine, "last")
+
+
+def test_an_objective_takes_the_place_of_a_loss(tmp_path, base):
+    args = FocalCSETrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    model = load_model(base, "cls", dropout=0.1)
+    with pytest.raises(UserError, match="loss and an objective are given"):
+        FocalCSETrainer(model, args, build_loss("focal"), TEXTS, objective=QueueWithNetwork())
+    with pytest.raises(UserError, match="nothing says what to train by"):
+        FocalCSETrainer(model, args, train_dataset=TEXTS)
