@@ -32,7 +32,6 @@ ROOMS = {
     "__main__": {"cli"},
 }
 EXCEPTIONS = {  # (module, room or module) -> why
-    ("publishing.publish", "quickstart"): "to be divided",
 }
 FORBIDDEN = {"losses": {"torch.distributed", "transformers"}, "evaluation": {"transformers", "torch"}}
 

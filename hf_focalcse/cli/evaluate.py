@@ -18,9 +18,10 @@ from ..evaluation.summary import summarise
 from ..evaluation.whitening import Remembering, WhitenedEncoder, Whitening
 from ..evaluation.word_vectors import RULE, WordVectors
 from ..options.evaluation import Evaluation
-from ..parsing.evaluation import RERANK, check_eval
+from ..parsing.evaluation import RERANK
 from ..publishing.card import write_card
-from ..publishing.export import is_export, update_export
+from ..publishing.export_records import update_export
+from ..publishing.manifest import is_export
 from ..publishing.plots import draw_plots
 from ..publishing.publish import publish_scores
 from ..runs.cosines import write_cosines
@@ -28,13 +29,15 @@ from ..runs.record import RUN_FILE, file_sha256
 from ..runs.scores import headlines
 from .preparation import RESULTS_FILE, make_writable
 
-TARGET = "target"  # as --whiten: the texts that are scored
+TARGET = "target"  # as the value of --whiten: the texts that are scored
 
 
 def run(args: Evaluation) -> None:
-    """An encoder -> its scores as a table and in results.json; a model card beside it is written anew."""
+    """An encoder -> its scores as a table and in results.json; a model card beside it is written again."""
     path = quickstart.resolve_model(args.model_name_or_path)[0] if args.word_vectors is None else args.word_vectors
-    check_evaluation(args)
+    if args.push_to_hub and args.hub_model_id is None and Path(str(args.model_name_or_path)).exists():
+        raise UserError("--push_to_hub needs --hub_model_id org/name where the model is a folder")
+    compared = read_comparisons(args.compare or [])
     device = choose_device(args.device)
     tasks = choose_tasks(args)
     encoder, identity = (
@@ -51,14 +54,14 @@ def run(args: Evaluation) -> None:
     if args.word_vectors is not None and encoder.unknown:
         unknown = len(encoder.unknown)
         results.metadata["model"]["sentences_without_known_word"] = unknown
-        print(f"note: {unknown} sentences hold no word of {args.word_vectors}; they got the mean of all vectors")
-    if args.compare:
-        results.metadata["comparisons"] = read_comparisons(args.compare)
+        print(f"note: {unknown} sentences have no word in {args.word_vectors}; each got the mean of all vectors")
+    if compared:
+        results.metadata["comparisons"] = compared
     measured = results
     if older is not None:
         results = results.merge(older)
         if lost := sorted(older.metadata["data"].keys() - results.metadata["data"].keys()):
-            print(f"note: {file} held scores of {', '.join(lost)} by other weights or settings; they are replaced")
+            print(f"note: {file} held scores of {', '.join(lost)} of other weights or settings; they are replaced")
     results.write(file)
     write_cosines(folder, measured)
     print(summarise(results))
@@ -71,11 +74,16 @@ def run(args: Evaluation) -> None:
     if (folder / RUN_FILE).exists():
         print(f"Model card renewed: {folder / 'README.md'}")
     if args.push_to_hub:
-        publish_scores(args, folder, results, print)
+        publish_scores(
+            *(str(args.model_name_or_path), folder, results),
+            repo_id=args.hub_model_id,
+            private=args.private,
+            create_pr=args.create_pr,
+        )
 
 
 def judge(encoder: Any, tasks: list[Any], model: dict[str, Any], progress: bool = True) -> Results:
-    """Scores on sets of pairs and on sets of queries as one."""
+    """Scores on sets of pairs and on sets of queries, in one `Results`."""
     pairs = [task for task in tasks if isinstance(task, PairSet)]
     queries = [task for task in tasks if not isinstance(task, PairSet)]
     parts = [evaluate_sts(encoder, pairs, progress, model)] if pairs or not queries else []
@@ -83,7 +91,7 @@ def judge(encoder: Any, tasks: list[Any], model: dict[str, Any], progress: bool 
 
 
 def weights_file(path: str, revision: str | None) -> Path | None:
-    """The weights of a folder or of a Hub repository that was loaded; None where they are in pieces."""
+    """The weights of a folder or of a Hub repository that was loaded; None if they are split over several files."""
     name = "model.safetensors"
     if Path(path).is_dir():
         return Path(path) / name if (Path(path) / name).is_file() else None
@@ -92,12 +100,10 @@ def weights_file(path: str, revision: str | None) -> Path | None:
 
 
 def read_comparisons(given: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """``NAME=FILE`` of results.json -> {name: one entry a file}, for the columns of the model card."""
+    """``NAME=FILE`` of results.json -> {name: an entry for each file}, for the columns of the model card."""
     found: dict[str, list[dict[str, Any]]] = {}
     for text in given:
-        name, equals, file = text.partition("=")
-        if not (name and equals and file):
-            raise UserError(f"--compare takes NAME=FILE, such as base=results/x/results.json, not {text!r}")
+        name, _, file = text.partition("=")
         results = Results.read(file)
         weights = results.metadata["model"].get("weights_sha256")
         found.setdefault(name, []).append({"weights_sha256": weights, "scores": headlines(results.scores)})
@@ -150,38 +156,20 @@ def evaluate_whitened(
     return Results.join(parts)
 
 
-def check_evaluation(args: Evaluation) -> None:
-    if args.push_to_hub and args.hub_model_id is None and Path(str(args.model_name_or_path)).exists():
-        raise UserError("--push_to_hub needs --hub_model_id org/name where the model is a folder")
-    if args.compare:
-        read_comparisons(args.compare)
-    check_eval(args)
-    if args.whiten_dim is not None and args.whiten is None:
-        raise UserError(f"--whiten_dim is {args.whiten_dim}, but nothing is whitened; add --whiten target or FILE")
-    if args.word_vectors is not None:
-        for name in ("model_name_or_path", "model_revision", "pooler", "max_seq_length", "device", "bf16"):
-            if getattr(args, name) not in (None, False):
-                raise UserError(f"--word_vectors are judged in place of an encoder; leave --{name} out")
-
-
 def choose_tasks(args: Evaluation) -> list[Any]:
     """The sets of pairs, and with --tasks rerank those of queries."""
     if RERANK in (args.tasks or []):
         names = [name for name in args.tasks or [] if name != RERANK]
-        if not names and args.sts_dir:
-            raise UserError(f"--sts_dir {args.sts_dir} is given, but --tasks names no STS set; leave one of them out")
         queries = load_rerank(args.rerank_file, args.rerank_split, args.rerank_scorer)
         return [*(load_tasks(names, args.sts_dir) if names else []), *queries]
-    for flag in ("rerank_file", "rerank_split", "rerank_scorer"):
-        if getattr(args, flag) is not None:
-            raise UserError(f"--{flag} is given, but --tasks does not name {RERANK}; add --tasks {RERANK}")
     if args.eval_file:
         return [read_pairs(quickstart.resolve_pairs(args.eval_file))]
     return load_tasks(args.sets(), args.sts_dir)
 
 
 def results_folder(args: Evaluation, pooler: str) -> Path:
-    """The model's folder where it is judged as it embeds, else results/NAME-POOLER: scores of one kind a file."""
+    """The folder of the model if it is evaluated as it embeds, else results/NAME-POOLER: a file holds scores of one
+    kind."""
     if args.output_dir is not None:
         return Path(args.output_dir)
     name = str(args.word_vectors or args.model_name_or_path).rstrip("/")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..errors import UserError
 from ..options.field import HARMLESS, PATH, option
 from ..options.training import Publish
 from ..parsing.parser import Parser, build, placed
@@ -30,4 +31,6 @@ def parse(argv: list[str], script: str = "focalcse export") -> Export:
 def run(args: Export) -> None:
     from ..publishing.publish import export_folder  # torch
 
-    export_folder(args)
+    if args.folder is None:
+        raise UserError("no folder to export: focalcse export FOLDER")
+    export_folder(args.folder, args.output_dir, **args.publication())

@@ -91,17 +91,16 @@ def decide_precision(settings: Settings) -> Settings:
 
 
 def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
-    """The encoder with its pooler, its projection drawn anew unless it was trained here, and its record in the config.
+    """The encoder with its pooler and with the record of its training in its config. Its projection is initialised
+    anew, unless the encoder was trained with this package.
 
     Raises:
-        UserError: it cannot be loaded, or --mlp_only_train makes no sense.
+        UserError: it cannot be loaded, or --reinit_projection is given for a pooler without a projection.
     """
     chosen = settings.model
     path, base = quickstart.resolve_model(chosen.model_name_or_path)
     projection = None
     if chosen.mlp_only_train is not None:
-        if chosen.pooler not in (None, "cls"):
-            raise UserError(f"--mlp_only_train belongs to --pooler cls; pooler {chosen.pooler} has no projection")
         projection = "training" if chosen.mlp_only_train else "always"
     set_seed(settings.training.seed)
     with whole_model():
@@ -125,20 +124,12 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
 
 
 def decide_reference(settings: Settings, loss: ContrastiveLoss) -> Settings:
-    """The reference of a recipe is left out when the loss was changed to one that uses none.
-
-    Raises:
-        UserError: flags belong to a reference that is not given.
-    """
-    chosen = settings.reference
-    if chosen.reference_model is None:
-        for name in ("reference_pooler", "reference_revision"):
-            if getattr(chosen, name) is not None:
-                raise UserError(f"--{name} belongs to --reference_model, which is not given")
-    elif not loss.needs_reference and "reference_model" not in settings.explicit:
-        note = f"recipe {settings.recipe}: no reference is loaded, since the loss does not use one"
-        return settings.noting(note, reference=Reference())
-    return settings
+    """The reference of a recipe is left out when the loss was changed to one that uses none."""
+    given = settings.reference.reference_model is not None
+    if not given or loss.needs_reference or "reference_model" in settings.explicit:
+        return settings
+    note = f"recipe {settings.recipe}: no reference is loaded, since the loss does not use one"
+    return settings.noting(note, reference=Reference())
 
 
 def prepare_reference(settings: Settings) -> Any:
@@ -168,7 +159,7 @@ def prepare_sentences(settings: Settings, model: Any) -> Sentences:
             f"no training text: give --train_file FILE or --dataset_name ID, or --train_file {quickstart.NAME} "
             "for the sentences that this package carries"
         )
-    if data.max_seq_length < 3 or data.max_seq_length > model.max_length():
+    if not 3 <= data.max_seq_length <= model.max_length():
         raise UserError(
             f"--max_seq_length is {data.max_seq_length}; this encoder takes 3 to {model.max_length()} tokens"
         )
@@ -196,10 +187,7 @@ def prepare_dev(settings: Settings, say: Callable[[object], None]) -> tuple[list
         UserError: labelled data was asked for and cannot be had.
     """
     dev, args = settings.dev, settings.training
-    wanted = dev.eval_file or dev.sts_dir
     if args.eval_strategy == "no":
-        if settings.explicit & {"eval_file", "sts_dir"}:
-            raise UserError(f"{wanted} is given to judge by, but --eval_strategy is no; leave one of them out")
         return [], settings
     if dev.eval_file:
         return [read_pairs(quickstart.resolve_pairs(dev.eval_file))], settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..errors import UserError
 from ..options.field import HARMLESS, PATH, option
 from ..options.training import Publish
 from ..parsing.parser import Parser, build, placed
@@ -39,6 +40,10 @@ def parse(argv: list[str], script: str = "focalcse push") -> Push:
 
 
 def run(args: Push) -> None:
-    from ..publishing.publish import push_folder  # torch
+    from ..publishing.hub import Target
+    from ..publishing.publish import publish  # torch
 
-    push_folder(args)
+    if args.folder is None or args.hub_model_id is None:
+        raise UserError("push needs a folder and a repository: focalcse push FOLDER org/name")
+    target = Target(args.hub_model_id, args.private, args.create_pr, args.revision, args.message)
+    publish(args.folder, target, **args.publication(), dry_run=args.dry_run)

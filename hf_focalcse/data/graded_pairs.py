@@ -17,6 +17,8 @@ from .formats import read_records
 
 
 class Pair(NamedTuple):
+    """Two sentences and how similar people found them. subset: of the task, empty where it has none."""
+
     subset: str
     score: float
     sentence1: str
@@ -25,7 +27,14 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class PairSet:
-    """The pairs of one split of one task, in file order; UserError where no correlation can be computed on them."""
+    """The pairs of one split of one task, in file order.
+
+    source, revision: where they were read. text: "raw", or "senteval" where it is tokenised. expected: the published
+    number of pairs. aligned_above: the score above which a pair counts as positive, for alignment.
+
+    Raises:
+        UserError: no correlation can be computed, since there are fewer than 2 pairs or all scores are equal.
+    """
 
     task: str
     split: str
@@ -48,11 +57,11 @@ class PairSet:
         return np.array([pair.score for pair in self.pairs], dtype=np.float64)
 
     def texts(self) -> list[str]:
-        """Every sentence as often as the set holds it."""
+        """Both sentences of each pair, in order."""
         return [text for pair in self.pairs for text in (pair.sentence1, pair.sentence2)]
 
     def fingerprints(self) -> np.ndarray:
-        """(N,) int64 of the two sentences of each pair: equal where another set, or this one again, has them."""
+        """(N,) int64, one of each pair: two pairs of the same sentences have the same, in this set or another."""
         texts = (f"{pair.sentence1}\0{pair.sentence2}".encode() for pair in self.pairs)
         digests = b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in texts)
         return np.frombuffer(digests, dtype="<i8").astype(np.int64)
@@ -63,7 +72,7 @@ class PairSet:
         return f"{self.task}/{self.split}"
 
     def describe(self) -> dict[str, Any]:
-        """What results.json says of the data; the hash covers subset, score and text of the pairs in order."""
+        """What results.json says about the data; the hash covers subset, score and text of the pairs in order."""
         content = "\n".join("\t".join(map(str, pair)) for pair in self.pairs)
         return {
             "pairs": len(self.pairs),
@@ -78,6 +87,7 @@ class PairSet:
 
 
 def parse_score(value: Any, where: str) -> float:
+    """A score, or UserError where it is no finite number; ``where``: its place for messages."""
     try:
         score = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
@@ -88,6 +98,7 @@ def parse_score(value: Any, where: str) -> float:
 
 
 def pair_of(where: str, row: dict[str, Any]) -> Pair:
+    """The pair in a row with sentence1, sentence2, score and maybe subset; ``where``: its place for messages."""
     for column in ("sentence1", "sentence2"):
         if not isinstance(row[column], str):
             raise UserError(f"{where}, column {column}: {row[column]!r} is not text")
@@ -96,9 +107,10 @@ def pair_of(where: str, row: dict[str, Any]) -> Pair:
 
 
 def read_pairs(path: str | Path) -> PairSet:
-    """A user's labelled file, .tsv (unquoted), .csv, .jsonl or .parquet, each also .gz: sentence1, sentence2, score.
+    """The pairs of a user's file: .csv, .tsv (without quoting), .jsonl or .parquet, each also with .gz.
 
-    A column ``subset``, if there is one, gives subset scores. The set's key is ``<file name>/file``.
+    It has the columns sentence1, sentence2 and score. A column subset, if there is one, makes scores of each subset.
+    The key of the set is ``<file name>/file``.
     """
     path = Path(path)
     rows = read_records(path, ("sentence1", "sentence2", "score"))

@@ -1,7 +1,7 @@
 """Files or a Hub data set -> sentences, with a report of what was read and a fingerprint of what was kept.
 
-How lines are found is told in formats.py. A sentence is a line without the white space around it (``str.strip``);
-lines with nothing left are dropped and counted, and equality of sentences is meant after stripping.
+A sentence is a line of a text file, or a cell of a table, without the white space around it (``str.strip``). Lines
+of which nothing is left are dropped and counted. Two sentences are equal when they are equal after stripping.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .views import token_ids
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TOKENISED_AT_MOST = 2_000  # sentences that measure the truncated share: about 0.3 s
+TOKENISED_AT_MOST = 2_000  # sentences on which the truncated share is measured, in about 0.3 s
 SHOWN = 100  # characters of a sample
 
 
@@ -39,15 +39,15 @@ class DataReport:
     lines_read: int
     blank: int
     duplicates: int  # repeats of an earlier equal sentence, kept unless drop_duplicates
-    dropped: int  # by drop_duplicates, max_samples and fraction
+    dropped: int  # left out by drop_duplicates, max_samples and fraction
     kept: int
     undecodable: int  # lines in which bytes that are not UTF-8 were replaced by U+FFFD
     max_samples: int | None
-    fraction: float | None  # of the sentences; like max_samples a seeded random subset in file order
+    fraction: float | None  # of the sentences to keep: like max_samples, a seeded random subset in file order
     max_seq_length: int
-    truncated_share: float | None  # of the truncated_sample sentences tokenised; None without a tokenizer
-    truncated_sample: int  # evenly spaced; equal to kept where the share is exact
-    samples: list[str]  # first, middle, last; cut and escaped so that a terminal is safe
+    truncated_share: float | None  # of the truncated_sample sentences; None without a tokenizer
+    truncated_sample: int  # sentences looked at, evenly spaced; equal to kept where the share is exact
+    samples: list[str]  # first, middle, last; cut, and escaped for a terminal
     sha256: str  # of the kept sentences in order, whatever format they came from
 
     def to_dict(self) -> dict:
@@ -80,7 +80,7 @@ class DataReport:
 
 
 class Sentences(Dataset):
-    """Map-style data set of ``{"text": str}`` over a memory-mapped file; holds 20 bytes a sentence in memory."""
+    """Map-style data set of ``{"text": str}`` over a memory-mapped file; 20 bytes of memory a sentence."""
 
     report: DataReport
     lines: np.ndarray  # (N,) int32: the line of each sentence in a text file, or its row in a table, from 1
@@ -114,11 +114,13 @@ def read_sentences(
     """The non-blank sentences of a local file or of a Hub data set, in order.
 
     ``train_file`` is always a local path. ``dataset_file`` is one file of the data set's repository, read by the same
-    rules; without it ``dataset_split`` is loaded by ``datasets``. ``encoding_errors``: "strict" stops at a byte that
-    is not UTF-8, "replace" puts U+FFFD. ``max_samples``: a seeded random subset of at most so many, in file order;
-    ``fraction``: of that share, at least one.
+    rules; without it ``dataset_split`` is loaded by ``datasets``. ``encoding_errors``: "strict" refuses a byte that
+    is not UTF-8, "replace" puts U+FFFD in its place. ``max_samples``: keep a seeded random subset of at most so many,
+    in file order; ``fraction``: keep such a subset of this share, at least one sentence. With a ``tokenizer`` the
+    report says which share of the sentences is longer than ``max_seq_length`` tokens.
 
-    Raises UserError for everything that a user can get wrong.
+    Raises:
+        UserError: an argument is not allowed, or the text cannot be read; with file and line.
     """
     if (train_file is None) == (dataset_name is None):
         both = "both were" if train_file is not None else "neither was"
@@ -196,7 +198,7 @@ def read_sentences(
 
 
 def require(sentences: Sentences, batch_size: int) -> None:
-    """Raise UserError where there are fewer sentences than one batch of ``batch_size``."""
+    """Raise UserError if there are fewer sentences than one batch of ``batch_size`` needs."""
     if len(sentences) < batch_size:
         raise UserError(
             f"{sentences.report.source} holds {len(sentences)} sentences, fewer than one batch of {batch_size}; "
@@ -205,14 +207,14 @@ def require(sentences: Sentences, batch_size: int) -> None:
 
 
 def _scan(file: MappedFile, blocks: Iterable[Lines], errors: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """starts, ends, hashes, all int64, of every line stripped: ends == starts where it is blank."""
+    """starts, ends, hashes, all (N,) int64, of every line after stripping; a blank line ends where it starts."""
     parts = []
     for offset, data, starts, ends, broken in blocks:
         codes = np.frombuffer(data, np.uint8)
         some = ends > starts
         edges = np.zeros((2, len(starts)), np.uint8)
         edges[:, some] = codes[starts[some]], codes[ends[some] - 1]
-        # Only a line that begins or ends beyond printable ASCII can have white space to strip, or be blank.
+        # Only a line whose first or last byte is not printable ASCII can be blank or have white space to strip.
         for i in map(int, np.flatnonzero(some & ((edges <= 0x20) | (edges >= 0x80)).any(0))):
             text = data[starts[i] : ends[i]].decode("utf-8", errors)
             rest = text.lstrip()
@@ -232,8 +234,8 @@ def _scan(file: MappedFile, blocks: Iterable[Lines], errors: str) -> tuple[np.nd
 def _repeats(hashes: np.ndarray) -> np.ndarray:
     """(N,) bool: True where an earlier sentence has the same 64-bit hash.
 
-    Among 10^6 sentences two different ones share a hash with a chance of 3e-8, and all that could happen is that one
-    sentence too many is counted (or dropped): not worth keeping the texts in memory to compare them.
+    Among 10^6 sentences, two different ones share a hash with a probability of 3e-8. The worst result is that one
+    sentence too many is counted (or dropped), so the texts are not kept in memory to compare them.
     """
     repeats = np.ones(len(hashes), dtype=bool)
     repeats[np.unique(hashes, return_index=True)[1]] = False
@@ -241,7 +243,7 @@ def _repeats(hashes: np.ndarray) -> np.ndarray:
 
 
 def _fingerprint(sentences: Sentences) -> str:
-    """SHA-256 over all sentences in UTF-8 one after the other, then over their lengths in bytes as int64."""
+    """SHA-256 of all sentences in UTF-8, joined, followed by their lengths in bytes as int64."""
     digest, lengths, step = hashlib.sha256(), array("q"), 8192
     buffer, errors = sentences.file.data, sentences.encoding_errors
     for first in range(0, len(sentences), step):
@@ -257,7 +259,7 @@ def _fingerprint(sentences: Sentences) -> str:
 
 
 def _truncated(sentences: Sentences, tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> tuple[float, int]:
-    """Share of sentences above ``max_seq_length`` tokens, special tokens included, and how many were looked at."""
+    """(share of sentences above ``max_seq_length`` tokens, special tokens included; how many were looked at)."""
     chosen = np.unique(
         np.linspace(0, len(sentences) - 1, min(len(sentences), TOKENISED_AT_MOST)).round().astype(np.int64)
     )

@@ -24,21 +24,21 @@ Row = Mapping[str, str]  # column -> text
 
 @dataclass(frozen=True)
 class View:
-    """One view of a row: as it stands here, the text of its column, tokenised as it is.
+    """One view of a row. This class itself tokenises the text of its column without changing it.
 
     A subclass overrides `texts` to change words, or `ids` to change tokens. Whatever it draws at random comes from
     ``draws``, see `Views`.
 
     Args:
-        columns: of the row, which the view reads. The texts of several columns are joined by a space.
+        columns: the columns of the row that the view reads; the texts of several are joined by a space.
     """
 
     columns: tuple[str, ...] = ("text",)
 
     def plain(self, rows: Sequence[Row]) -> list[str]:
-        """B rows -> the text of each before the view changes it.
+        """B rows -> the text of each, before the view changes it.
 
-        Of the first view it decides which rows have equal texts, and it is what a frozen reference encodes.
+        The plain text of the first view decides which rows are equal, and a frozen reference encodes it.
         """
         return [" ".join(filter(None, (row[column] for column in self.columns))) for row in rows]
 
@@ -62,14 +62,14 @@ class Views:
     Views are padded on the right to the longest of all. Rows whose first view has the same plain text have equal
     ``text_ids`` (the first 64 bits of BLAKE2b).
 
-    Each batch has a random generator of its own, whose seed is made of ``seed`` and the texts of the batch in their
-    order. What a view draws from it is therefore the same with and without worker processes and in a resumed run, and
-    differs between epochs, whose batches are shuffled differently.
+    Each batch has a random generator of its own, whose seed is made from ``seed`` and the texts of the batch in
+    order. A view therefore draws the same in a worker process and in a resumed run, and something else in the next
+    epoch, whose batches are shuffled differently.
 
     Args:
         views: the views of each row in order, or a number of equal views of the column ``text``, which are tokenised
             once: dropout alone makes them differ.
-        seed: of what views draw at random.
+        seed: for what the views draw at random.
 
     Raises:
         UserError: there is no view, or (when called) a row lacks a column that a view reads.
@@ -99,10 +99,11 @@ class Views:
         return self.kinds[0]
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        for column in self.blank.keys() - rows[0].keys():
+        missing = [column for column in self.blank if column not in rows[0]]
+        if missing:
             raise UserError(
-                f"a view reads the column {column!r}, but the rows have {', '.join(map(repr, rows[0]))}; rename the "
-                "column, or give the view's `columns`"
+                f"a view reads the column {missing[0]!r}, but the rows have {', '.join(map(repr, rows[0]))}; rename "
+                "the column, or name another one in the `columns` of the view"
             )
         text_ids = torch.tensor([text_id(text) for text in self.first.plain(rows)])  # (B,)
         draws = np.random.default_rng([self.seed, *text_ids.numpy().view(np.uint32)])

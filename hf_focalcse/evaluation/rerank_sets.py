@@ -1,4 +1,4 @@
-"""Queries with candidates to rank: read from a table, from AskUbuntu's files or from the Hub."""
+"""Queries with candidates to rank, read from a table, from AskUbuntu's files or from the Hub."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from ..errors import UserError, suggest
 
 LABELS = {"1": True, "0": False, "true": True, "false": False}
 COLUMNS = ("qid", "label", "query", "candidate")
-TEXTS = "text_tokenized.txt"  # AskUbuntu's
+TEXTS = "text_tokenized.txt"  # of AskUbuntu
 HUB_ID = "mteb/askubuntudupquestions-reranking"
 REVISION = "2000358ca161889fa9c082cb41daa8dcfb161a54"
-PUBLISHED = {"semeval_cqa_b/dev2016": 500, "semeval_cqa_b/train2016p2": 670}  # candidates in all
+PUBLISHED = {"semeval_cqa_b/dev2016": 500, "semeval_cqa_b/train2016p2": 670}  # pairs of a query and a candidate
 
 
 class Scorer(NamedTuple):
-    """How an official scorer ranks, and what it makes of a query that has nothing to find.
+    """How an official scorer ranks, and how it counts a query without positives or without negatives.
 
-    tied: see `average_precision`; "together": positives first in the reciprocal rank. map_depth, mrr_depth: ranks that
-    are looked at. unanswerable: whether queries without positives, or with nothing else, count (as 0, and as 1).
+    tied: see `average_precision`; "together" also puts positives first in the reciprocal rank. map_depth, mrr_depth:
+    the ranks that count, None for all. unanswerable: whether a query without positives counts (as 0), and one without
+    negatives (as 1); otherwise both are left out. rule: the same in words, for results.json.
     """
 
     tied: str
@@ -51,7 +52,7 @@ SCORERS = {
 
 
 class Query(NamedTuple):
-    """One query and its candidates. engine: the search engine's score of each, higher is better, if it is known."""
+    """One query and its candidates. engine: the score of each by the search engine, higher is better, if known."""
 
     text: str
     candidates: tuple[str, ...]
@@ -61,7 +62,11 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True)
 class RerankSet:
-    """The queries of one split, in file order, and by whose rules they are scored (a row of `SCORERS`)."""
+    """The queries of one split, in file order. scorer: whose rules score them, a row of `SCORERS`.
+
+    Raises:
+        UserError: no query can be scored.
+    """
 
     task: str
     split: str
@@ -88,11 +93,11 @@ class RerankSet:
         return SCORERS[self.scorer].unanswerable or len(set(query.relevant)) == 2
 
     def texts(self) -> list[str]:
-        """Every text as often as the set holds it."""
+        """Each query followed by its candidates, in order."""
         return [text for query in self.queries for text in (query.text, *query.candidates)]
 
     def describe(self) -> dict[str, Any]:
-        """What results.json says of the data; pairs are of a query and a candidate, the hash covers all in order."""
+        """What results.json says about the data; a pair is a query and a candidate, the hash covers all in order."""
         lines = [f"{query.text}\t{label:d}\t{text}" for query in self.queries
                  for text, label in zip(query.candidates, query.relevant, strict=True)]  # fmt: skip
         return {
@@ -118,10 +123,13 @@ class RerankSet:
 def load_rerank(
     source: str | Path | None = None, splits: Sequence[str] | None = None, scorer: str | None = None
 ) -> list[RerankSet]:
-    """The sets of a table, of a folder with AskUbuntu's files, or (None, or its id) of MTEB's set on the Hub.
+    """The sets in a table, in a folder with AskUbuntu's files, or (None, or its id) in MTEB's data set on the Hub.
 
-    splits: which of them, by default all that are there. scorer: a row of `SCORERS`, by default the format's own.
-    Raises UserError for what cannot be read or scored, with file and line.
+    splits: which to read, by default all. scorer: a row of `SCORERS`, by default "official" for a table and "sbert"
+    for AskUbuntu.
+
+    Raises:
+        UserError: the sets cannot be read or scored; with file and line.
     """
     if scorer is not None and scorer not in SCORERS:
         raise UserError(f"--rerank_scorer is {scorer!r}{suggest(scorer, SCORERS)}; it must be {' or '.join(SCORERS)}")
@@ -148,12 +156,12 @@ def _require_split(name: str, there: Sequence[str], source: str) -> None:
 
 
 def _read_table(path: Path, scorer: str) -> list[RerankSet]:
-    """Columns qid, label (1 or 0), query, candidate; if there are any: split, cid, ir_rank (1 is the best)."""
+    """Columns: qid, label (1 or 0), query, candidate, and optionally split, cid, ir_rank (1 is the best)."""
     rows: dict[tuple[str, str], list[tuple[str, str, str, bool, float | None]]] = {}
     seen: dict[tuple[str, str, str], str] = {}
     for where, row in read_records(path, COLUMNS):
         cells = (row.get(name) for name in ("split", "qid", "query", "candidate", "cid"))
-        split, qid, query, candidate, cid = ("" if cell is None else str(cell) for cell in cells)  # 0 is a name
+        split, qid, query, candidate, cid = ("" if cell is None else str(cell) for cell in cells)  # 0 is a value
         label = LABELS.get(str(row["label"]).lower())
         if label is None:
             raise UserError(f"{where}, column label: {row['label']!r} is not one of {', '.join(LABELS)}")
@@ -162,10 +170,10 @@ def _read_table(path: Path, scorer: str) -> list[RerankSet]:
                 why = "a query needs candidates" if name == "candidate" else "each row names its query"
                 raise UserError(f"{where}, column {name}: it is empty; {why}")
         if cid.strip() and (first := seen.setdefault((split, qid, cid), where)) != where:
-            raise UserError(f"{where}: candidate {cid!r} of query {qid!r} was there before, in {first}")
+            raise UserError(f"{where}: candidate {cid!r} of query {qid!r} is listed before, in {first}; leave one out")
         group = rows.setdefault((split or "file", qid), [])
         if group and group[0][1] != query:
-            raise UserError(f"{where}: query {qid!r} reads otherwise than in {group[0][0]}; one qid, one query")
+            raise UserError(f"{where}: query {qid!r} differs from {group[0][0]}; rows of one qid share their query")
         group.append((where, query, candidate, label, _rank(row.get("ir_rank"), where)))
     if not rows:
         raise UserError(f"{path} holds no candidates; a row has {', '.join(COLUMNS)}")
@@ -186,7 +194,10 @@ def _rank(value: Any, where: str) -> float | None:
     except (TypeError, ValueError):
         rank = -1.0
     if not 0 < rank < float("inf"):
-        raise UserError(f"{where}, column ir_rank: {value!r} is no rank; 1 is the search engine's best candidate")
+        raise UserError(
+            f"{where}, column ir_rank: {value!r} is not a rank; it must be a number above 0, and 1 is the best "
+            "candidate of the search engine"
+        )
     return rank
 
 
@@ -201,10 +212,11 @@ def _choose(sets: list[RerankSet], splits: Sequence[str] | None, source: str) ->
 
 
 def _read_askubuntu(folder: Path, split: str, scorer: str) -> RerankSet:
-    """Titles alone, as in the papers: ``query id, relevant ids, candidate ids, BM25 scores`` with tabs between.
+    """Questions are read by their titles alone, as in the papers. A line of a split is ``query id, relevant ids,
+    candidate ids, BM25 scores``, separated by tabs.
 
-    As in sentence-transformers' script positives are the relevant ids, negatives the other candidates, once each; a
-    relevant question that the search engine did not find comes last in its order.
+    As in the script of sentence-transformers, the relevant ids are the positives and the other candidates are the
+    negatives, once each. A relevant question that the search engine did not find comes last in the engine's order.
     """
     texts = next((path for name in (TEXTS, TEXTS + ".gz") if (path := folder / name).is_file()), None)
     if texts is None:
@@ -217,7 +229,7 @@ def _read_askubuntu(folder: Path, split: str, scorer: str) -> RerankSet:
         name, tab, rest = line.partition("\t")
         if name in needed:
             if not tab:
-                raise UserError(f"{texts}, line {number}: no title; a line is id, title, body with tabs between")
+                raise UserError(f"{texts}, line {number}: no title; a line is id, title and body, separated by tabs")
             titles[name] = rest.partition("\t")[0]
     queries = []
     for where, qid, positives, scores in rows:
@@ -239,14 +251,14 @@ def _askubuntu_rows(path: Path) -> Iterator[tuple[str, str, dict[str, None], dic
         if line == "":
             continue
         if len(cells) != 4:
-            raise UserError(f"{where}: {len(cells)} columns; there are query id, relevant ids, candidate ids, scores")
+            raise UserError(f"{where}: {len(cells)} columns, not 4: query id, relevant ids, candidate ids, scores")
         qid, positives, candidates, scores = cells[0], *(cell.split() for cell in cells[1:])
         if not candidates:
             raise UserError(f"{where}: query {qid} has no candidates")
         try:
             values = [float(score) for score in scores]
         except ValueError as error:
-            raise UserError(f"{where}: a score is no number ({error})") from None
+            raise UserError(f"{where}: a score is not a number ({error})") from None
         if len(values) != len(candidates):
             raise UserError(f"{where}: {len(candidates)} candidates but {len(values)} scores; they must be parallel")
         best: dict[str, float] = {}
@@ -259,7 +271,7 @@ def _askubuntu_rows(path: Path) -> Iterator[tuple[str, str, dict[str, None], dic
 
 
 def _read_hub(_: Path, split: str, scorer: str) -> RerankSet:
-    """AskUbuntu's dev and test together, as MTEB 1 scores them: rows of query, positive texts, negative texts."""
+    """AskUbuntu's dev and test sets in one, as MTEB 1 scores them; a row is a query, its positives, its negatives."""
     queries = []
     remedy = "give --rerank_file with a table or AskUbuntu's folder"
     for where, row in pinned_rows(HUB_ID, REVISION, split, remedy):

@@ -1,4 +1,4 @@
-"""STS tasks as frozen rows, and the sources that their sentence pairs are read from."""
+"""The STS tasks, one row each, and the sources that their pairs of sentences are read from."""
 
 from __future__ import annotations
 
@@ -19,17 +19,21 @@ REMEDY = "give --sts_dir DIR with the sets as files"
 
 @dataclass(frozen=True)
 class Split:
-    """What is scored as one set: its published size, the parts of the release that make it, its split on the Hub."""
+    """The pairs that are scored as one set.
+
+    size: how many were published. parts: of the task's release, which together are the set. hub: the split of the
+    data set on the Hub.
+    """
 
     name: str
     size: int
     parts: tuple[str, ...]
-    hub: str | None = None  # None: the Hub's data set does not tell these pairs apart
+    hub: str | None = None  # None: on the Hub these pairs are not a split of their own
 
 
 @dataclass(frozen=True)
 class STSTask:
-    """One row of the table; ``senteval`` reads one part from a SentEval folder."""
+    """One row of the table. senteval: (folder, part) -> the pairs of one part of SentEval's copy."""
 
     name: str
     hub_id: str
@@ -37,10 +41,11 @@ class STSTask:
     splits: tuple[Split, ...]
     senteval: Callable[[Path, str], Iterator[Pair]]
     label: str = ""
-    aligned_above: float | None = None  # gold score above which a pair counts as positive, for alignment
+    aligned_above: float | None = None  # the score above which a pair counts as positive, for alignment
 
     @property
     def title(self) -> str:
+        """The name in tables."""
         return self.label or self.name
 
 
@@ -73,7 +78,7 @@ def _senteval_sick(folder: Path, part: str) -> Iterator[Pair]:
 def _senteval_pair(path: Path, number: int, columns: list[str], subset: int, score: int, first: int) -> Pair:
     if len(columns) <= max(score, first + 1):
         raise UserError(f"{path}, line {number}: too few columns; two sentences with a tab between them are needed")
-    sentences = (" ".join(text.split()) for text in columns[first : first + 2])  # as SentEval joins its tokens
+    sentences = (" ".join(text.split()) for text in columns[first : first + 2])  # as SentEval joins tokens
     return Pair(columns[subset], parse_score(columns[score], f"{path}, line {number}"), *sentences)
 
 
@@ -113,10 +118,10 @@ STS_TASKS: dict[str, STSTask] = {
 
 
 class Source(NamedTuple):
-    """Where sets come from; ``read`` gives the pairs of one split, UserError where they are not there."""
+    """Where the sets come from; ``read`` gives the pairs of one split, or raises UserError if they are missing."""
 
     name: str
-    text: str  # "raw" or "senteval" (tokenised): scores on the one do not compare with scores on the other
+    text: str  # "raw" or "senteval" (tokenised); scores on one cannot be compared with scores on the other
     read: Callable[[STSTask, Split], Iterable[Pair]]
     on_hub: bool = False
 
@@ -137,13 +142,17 @@ def _read_senteval(folder: Path, task: STSTask, split: Split) -> list[Pair]:
 
 
 def _read_hub(task: STSTask, split: Split) -> list[Pair]:
-    """The set as MTEB keeps it, at the pinned revision; it names no subsets."""
+    """The set in MTEB's copy at the pinned revision, which names no subsets."""
     rows = pinned_rows(task.hub_id, task.revision, str(split.hub), REMEDY)
     return [pair_of(where, {**row, "subset": ""}) for where, row in rows]
 
 
 def open_source(sts_dir: str | Path | None = None) -> Source:
-    """The Hub, or the folder ``sts_dir``, whose layout is recognised: TSV files or SentEval's data/downstream."""
+    """The Hub, or the folder ``sts_dir``, which holds either TSV files or SentEval's data/downstream.
+
+    Raises:
+        UserError: the folder is missing, or its layout is neither of these.
+    """
     if sts_dir is None:
         return Source("the Hugging Face Hub", "raw", _read_hub, on_hub=True)
     path = Path(sts_dir)
@@ -160,9 +169,9 @@ def open_source(sts_dir: str | Path | None = None) -> Source:
 
 
 def load_tasks(names: Sequence[str] | None = None, sts_dir: str | Path | None = None) -> list[PairSet]:
-    """The named sets from one source: "STS16" is a task's test split, "STSBenchmark/dev" one split; None is all seven.
+    """The sets of these names: "STS16" is the test split of a task, "STSBenchmark/dev" one split. None: all seven.
 
-    "SICK-R" is MTEB's 9,927 pairs and, where the source tells them apart, also SentEval's 4,927.
+    "SICK-R" is the 9,927 pairs of MTEB and, where the source has them as a split, also the 4,927 of SentEval.
     """
     source = open_source(sts_dir)
     return [
@@ -175,7 +184,7 @@ def load_tasks(names: Sequence[str] | None = None, sts_dir: str | Path | None = 
 
 
 def find_sets(names: Sequence[str] | None, source: Source) -> list[tuple[STSTask, Split]]:
-    """What `load_tasks` would read; UserError where a name is unknown or the source has no such split."""
+    """What `load_tasks` would read; raises UserError if a name is unknown or the source has no such split."""
     names = list(STS_TASKS) if names is None else names
     return list(dict.fromkeys(found for name in names for found in _find(name, source)))
 

@@ -10,39 +10,40 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import UserError, on_one_line
 
 TOKEN = re.compile(r"\w+|[^\w\s]")
 RULE = r"tokens are runs of letters and digits or single signs (\w+|[^\w\s]), looked up as written, else in lower case"
 
 
 def tokens(text: str) -> list[str]:
-    """Words and signs of a sentence."""
+    """The words and signs of a sentence, see `RULE`."""
     return TOKEN.findall(text)
 
 
 class WordVectors:
-    """Mean of the vectors of a sentence's known words; every occurrence counts.
+    """A sentence is the mean of the vectors of its known words, each as often as it occurs.
 
-    A sentence without a known word gets the mean of all vectors read, which favours no other sentence.
+    A sentence without a known word gets the mean of all vectors that were read, which favours no other sentence.
 
     Args:
-        path: one word and its numbers a line, separated by spaces, also as .gz; a first line of two numbers (word2vec)
-            is a header.
-        texts: only vectors of words in these are kept, so that a file of gigabytes needs little memory.
+        path: a text file, also as .gz, with a word and its numbers on each line, separated by spaces. A first line of
+            two numbers (word2vec) is a header.
+        texts: only vectors of their words are kept, so that a file of gigabytes takes little memory.
 
     Raises:
-        UserError: no such file, a line that is none of this format, or no word of the texts is in it.
+        UserError: there is no such file, a line has another form, or the file has no word of the texts.
     """
 
     def __init__(self, path: str | Path, texts: Iterable[str]):
         wanted = {form for text in texts for word in tokens(text) for form in (word, word.lower())}
         self.vectors: dict[str, np.ndarray] = {}
         for word, vector in _read(Path(path), wanted):
-            self.vectors.setdefault(word, vector)  # the first of equal words, as the usual readers do
+            self.vectors.setdefault(word, vector)  # of equal words the first counts, as in other readers
         if not self.vectors:
             raise UserError(
-                f"{path} knows none of the {len(wanted):,} words of the sentences; is it the right language?"
+                f"{path} has none of the {len(wanted):,} words of the sentences; give vectors of the language of the "
+                "sentences"
             )
         self.mean = np.mean(list(self.vectors.values()), axis=0)
         self.unknown: set[str] = set()  # sentences without a known word
@@ -61,7 +62,7 @@ class WordVectors:
 
 
 def _read(path: Path, wanted: set[str]) -> Iterator[tuple[str, np.ndarray]]:
-    """The words of a file that are wanted, with their vectors (D,)."""
+    """The wanted words of a file, with their vectors (D,)."""
     size = None
     try:
         with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8") as file:
@@ -72,7 +73,7 @@ def _read(path: Path, wanted: set[str]) -> Iterator[tuple[str, np.ndarray]]:
                     continue
                 if size is None:
                     size = line.count(" ")
-                word, *numbers = line.rsplit(" ", size)  # a few words of GloVe's have spaces in them
+                word, *numbers = line.rsplit(" ", size)  # some words of GloVe contain spaces
                 if size < 2 or len(numbers) != size:
                     raise UserError(
                         f"{path}, line {number}: expected a word and {max(size, 2)} numbers between spaces, "
@@ -85,7 +86,8 @@ def _read(path: Path, wanted: set[str]) -> Iterator[tuple[str, np.ndarray]]:
                         vector = np.array([np.nan])
                     if not np.isfinite(vector).all():
                         raise UserError(
-                            f"{path}, line {number}: the vector of {word!r} has something that is no number"
+                            f"{path}, line {number}: the vector of {word!r} contains something other than finite "
+                            "numbers; mend or remove the line"
                         )
                     yield word, vector
     except FileNotFoundError:
@@ -97,4 +99,4 @@ def _read(path: Path, wanted: set[str]) -> Iterator[tuple[str, np.ndarray]]:
             f"{path} is not UTF-8 text ({error.reason}); word2vec's binary form must be saved as text first"
         ) from error
     except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"cannot read {path}: {error}") from error
+        raise UserError(f"cannot read {path} ({on_one_line(error)}); check that the file is whole") from error

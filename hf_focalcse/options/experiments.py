@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .field import HARMLESS, PATH, Range, at_least, option
+from .field import HARMLESS, PATH, at_least, option, share
 from .foreign import FOREIGN
 
-COSINE = Range(lambda value: 0 < value <= 1, "a cosine above 0 and at most 1")
+COSINE = share("a cosine above 0 and at most 1")
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,10 @@ def up_to(least: float, most: float, words: str = "") -> Range:
     return Range(lambda value: least <= value <= most, words or f"{least} to {most}")
 
 
+def share(words: str = "") -> Range:
+    return Range(lambda value: 0 < value <= 1, words or "above 0 and at most 1")
+
+
 def one_of(*values: str) -> Range:
     return Range(lambda value: value in values, f"{', '.join(values[:-1])} or {values[-1]}")
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from .evaluation import Evaluation
-from .field import IDENTITY, PATH, Option, Range, options_of
+from .field import IDENTITY, PATH, Option, Range, defaults_of, options_of
 from .foreign import FOREIGN
 from .training import GROUPS
 
@@ -19,6 +20,12 @@ def own_options() -> dict[str, Option]:
 @cache
 def _known() -> dict[str, Option]:
     return {name: found for name, found in FOREIGN.items() if not name.endswith("*")} | own_options()
+
+
+@cache
+def defaults() -> dict[str, Any]:
+    """The options of training that this package adds -> their defaults."""
+    return {name: value for group in GROUPS for name, value in defaults_of(group).items()}
 
 
 def option_of(name: str) -> Option:

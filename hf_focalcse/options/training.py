@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
-from .field import HARMLESS, PATH, at_least, option
+from .field import HARMLESS, PATH, at_least, one_of, option, share
 
 TEXT, DEV = "training text", "dev set"  # the facts by which runs compare, whatever options named their files
 CONTENT: dict[str, Any] = {"told": True, "factor": False}  # of what names the training text: its sha256 is compared
@@ -161,17 +161,24 @@ class Data:
     )
     max_seq_length: int = option(32, help="The number of tokens that are kept of a sentence in training.")
     max_train_samples: int | None = option(
-        None, help="Train on a seeded sample of this many sentences.", replaces=("train_fraction",), **SAMPLE
+        None,
+        help="Train on a seeded sample of this many sentences.",
+        range=at_least(1),
+        replaces=("train_fraction",),
+        **SAMPLE,
     )
     train_fraction: float | None = option(
         None,
-        help="Train on a seeded sample of this share of the sentences, above 0 and at most 1.",
+        help="Train on a seeded sample of this share of the sentences.",
+        range=share(),
         replaces=("max_train_samples",),
         **SAMPLE,
     )
     drop_duplicates: bool = option(False, help="Keep only the first of several equal sentences.", together=(TEXT,))
     encoding_errors: str = option(
-        "strict", help="What to do about invalid UTF-8: strict stops and names its place, replace writes U+FFFD."
+        "strict",
+        help="What to do about invalid UTF-8: strict stops and names its place, replace writes U+FFFD.",
+        range=one_of("strict", "replace"),
     )
 
 
@@ -217,6 +224,7 @@ class Distributed:
         "global",
         help="Where the negatives of an anchor come from: the batches of all processes (global) or the batch of its "
         "own process (local).",
+        range=one_of("global", "local"),
         resume=True,
     )
     allow_resume_mismatch: bool = option(
@@ -258,6 +266,10 @@ class Publish:
         role=HARMLESS,
         why="the export holds the same encoder with and without this file",
     )
+
+    def publication(self) -> dict[str, Any]:
+        """The keyword arguments that `publishing` takes."""
+        return {part.name: getattr(self, part.name) for part in fields(Publish)}
 
 
 GROUPS = (Job, Model, Loss, Reference, View, Data, Dev, Distributed, Publish)  # in the order of --help

@@ -14,18 +14,17 @@ def parse_eval(argv: list[str], script: str = "run_eval.py") -> Evaluation:
     """Flags of the evaluation -> `Evaluation`.
 
     Raises:
-        UserError: an unknown flag (with the nearest name) or a value of the wrong type.
+        UserError: an unknown flag (with the nearest name), a value of the wrong type or out of range, or flags that do
+            not go together.
         SystemExit: ``--help`` was asked for.
     """
-    return build(Evaluation, Parser(Evaluation, prog=script).parse(argv))
+    parser = Parser(Evaluation, prog=script, usage=f"{script} --model_name_or_path MODEL [flags]")
+    args = build(Evaluation, parser.parse(argv))
+    _check(args)
+    return args
 
 
-def check_eval(args: Evaluation) -> None:
-    """Refuse values of the evaluation that are out of range or do not go together, before anything is loaded.
-
-    Raises:
-        UserError: there are some.
-    """
+def _check(args: Evaluation) -> None:
     if args.splits == "dev" and RERANK in (args.tasks or []):
         raise UserError("--splits dev is for the STS sets; name the splits to rerank with --rerank_split")
     check_ranges(args, options_of(Evaluation))
@@ -35,3 +34,18 @@ def check_eval(args: Evaluation) -> None:
         )
     if args.splits == "dev" and args.tasks is not None:
         raise UserError("--splits dev scores STS-B dev and SICK trial; leave out --splits, or --tasks")
+    for name in ("rerank_file", "rerank_split", "rerank_scorer"):
+        if getattr(args, name) is not None and RERANK not in (args.tasks or []):
+            raise UserError(f"--{name} is given, but --tasks does not name {RERANK}; add --tasks {RERANK}")
+    if args.tasks == [RERANK] and args.sts_dir:
+        raise UserError(f"--sts_dir {args.sts_dir} is given, but --tasks names no STS set; leave one of them out")
+    if args.whiten_dim is not None and args.whiten is None:
+        raise UserError(f"--whiten_dim is {args.whiten_dim}, but nothing is whitened; add --whiten target or FILE")
+    if args.word_vectors is not None:
+        for name in ("model_name_or_path", "model_revision", "pooler", "max_seq_length", "device", "bf16"):
+            if getattr(args, name) not in (None, False):
+                raise UserError(f"--word_vectors are evaluated in place of an encoder; leave --{name} out")
+    for text in args.compare or ():
+        name, _, file = text.partition("=")
+        if not (name and file):
+            raise UserError(f"--compare takes NAME=FILE, such as base=results/x/results.json, not {text!r}")

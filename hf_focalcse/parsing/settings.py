@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..encoder.augment import build_augmentations
+from ..encoder.poolers import resolve_pooler
 from ..errors import UserError, suggest
 from ..options.field import check_ranges
 from ..options.tables import option_of, ranges, replaces
@@ -91,7 +93,8 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
     given = explicit | set(values)
     namespace = parser.parse(as_flags(values) + argv)
     _adjust(namespace, explicit, given)
-    check_values(namespace, explicit)
+    check_values(namespace)
+    check_together(namespace, explicit)
     own = _settings_of_loss(namespace, losses, explicit)
     if "output_dir" not in given:
         namespace.output_dir = default_folder(namespace, recipe)
@@ -137,8 +140,8 @@ def print_help(script: str) -> None:
     parser.print_help()
 
 
-def check_values(namespace: argparse.Namespace, explicit: set[str]) -> None:
-    """Refuse values that no training can use, and flags that say the same thing twice.
+def check_values(namespace: argparse.Namespace) -> None:
+    """Refuse values that no training can use.
 
     Raises:
         UserError: with the value and what is allowed.
@@ -146,11 +149,35 @@ def check_values(namespace: argparse.Namespace, explicit: set[str]) -> None:
     check_ranges(namespace, {name: option_of(name) for name in ranges()})
     if namespace.output_dir is not None and not namespace.output_dir.strip():
         raise UserError("--output_dir is empty; give a folder, or leave it out")
-    for one, other in (("eval_file", "sts_dir"), ("train_file", "dataset_name")):
+    if namespace.pooler is not None:
+        resolve_pooler(namespace.pooler)
+    build_augmentations(namespace.augmentation)
+
+
+def check_together(namespace: argparse.Namespace, explicit: set[str]) -> None:
+    """Refuse flags that say the same thing twice, or that belong to one which is not given.
+
+    Raises:
+        UserError: with both flags and what to do.
+    """
+    for one, other in (
+        *(("eval_file", "sts_dir"), ("train_file", "dataset_name")),
+        ("train_fraction", "max_train_samples"),
+    ):
         if {one, other} <= explicit:
             raise UserError(f"--{one} and --{other} are both given; leave one of them out")
     if "greater_is_better" in explicit and "metric_for_best_model" not in explicit:
         raise UserError("--greater_is_better belongs to --metric_for_best_model; name the metric, or leave it out")
+    if namespace.mlp_only_train is not None and namespace.pooler not in (None, "cls"):
+        raise UserError(f"--mlp_only_train belongs to --pooler cls; pooler {namespace.pooler} has no projection")
+    for name in ("reference_pooler", "reference_revision"):
+        if getattr(namespace, name) is not None and namespace.reference_model is None:
+            raise UserError(f"--{name} belongs to --reference_model, which is not given")
+    if namespace.eval_strategy == "no" and explicit & {"eval_file", "sts_dir"}:
+        pairs = namespace.eval_file or namespace.sts_dir
+        raise UserError(f"{pairs} is given to score the encoder on, but --eval_strategy is no; leave one of them out")
+    if namespace.push_to_hub and namespace.hub_model_id is None:
+        raise UserError("--push_to_hub needs --hub_model_id org/name")
 
 
 def default_folder(namespace: argparse.Namespace, recipe: str | None) -> str:

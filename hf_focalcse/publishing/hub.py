@@ -24,10 +24,9 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import validate_repo_id
 
 from ..errors import UserError
+from .manifest import CARD, IGNORED, MANIFEST
 from .merge import merge_cards, split_card
 
-MANIFEST = "export.json"  # what an export writes: its files with sha256, and the card as it was generated
-CARD = "README.md"
 ATTEMPTS, PAUSE, LONGEST_PAUSE = 5, 1.0, 30.0  # seconds; the pause doubles
 NEVER = ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
 T = TypeVar("T")
@@ -142,7 +141,7 @@ def inspect(folder: Path, token: str | None = None) -> dict[str, int]:
     files = {
         path.relative_to(folder).as_posix(): path.stat().st_size
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.relative_to(folder).as_posix().startswith((".git/", ".cache/"))
+        if path.is_file() and not path.relative_to(folder).as_posix().startswith(IGNORED)
     }
     for name in files:
         if Path(name).name in NEVER or name.startswith("checkpoint-"):

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..evaluation import Results
+from ..runs.folder import Run
 from ..runs.record import RunRecord
+from ..runs.scores import is_headline
 
 SIZE, DOTS = (7.0, 3.2), 130  # inches, dots an inch
 BLUE, RED, GREEN, GREY = "#2563a8", "#c0392b", "#2e8b57", "#8a8a8a"
@@ -23,19 +24,18 @@ def draw_plots(folder: str | Path) -> list[str]:
     """Write the pictures that the folder's records have data for; their names, relative to the folder.
 
     Raises:
-        UserError: matplotlib is missing.
+        UserError: matplotlib or run.json is missing.
     """
     folder = Path(folder)
-    record = RunRecord.load(folder)
-    results = Results.read(folder / "results.json") if (folder / "results.json").exists() else None
-    pictures = {"plots/training.png": _training(record), "plots/cosines.png": _cosines(results)}
+    run = Run.read(folder)
+    pictures = {"plots/training.png": _training(run.record), "plots/cosines.png": _cosines(run.data)}
     drawn = []
     for name, picture in pictures.items():
         if picture is None:
             (folder / name).unlink(missing_ok=True)
             continue
         (folder / name).parent.mkdir(exist_ok=True)
-        # no version of the library in the file, so that equal pictures are equal files
+        # without the version of the library in the file, equal pictures are equal files
         picture.savefig(folder / name, dpi=DOTS, metadata={"Software": None})
         drawn.append(name)
     return drawn
@@ -60,7 +60,7 @@ def _training(record: RunRecord) -> Any:
     losses = [(line["step"], line["loss"]) for line in record.log if line.get("loss") is not None]
     if not losses:
         return None
-    dev = next((key for line in record.log for key in line if key.endswith("/all/spearman")), None)
+    dev = next((key for line in record.log for key in line if is_headline(key)), None)
     figure, axes = _figure(3 if dev else 2)
     axes[0].plot(*zip(*losses, strict=True), color=BLUE)
     axes[0].set_title("loss", fontsize=9)
@@ -88,9 +88,8 @@ def _training(record: RunRecord) -> Any:
     return figure
 
 
-def _cosines(results: Results | None) -> Any:
+def _cosines(data: dict[str, Any]) -> Any:
     """Histogram of the cosines of random pairs and of pairs rated low and high; None without any."""
-    data = results.metadata["data"] if results else {}
     found = {key: of["cosines"] for key, of in data.items() if "cosines" in of}
     if not found:
         return None

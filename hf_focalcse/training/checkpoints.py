@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..options.tables import resumed
+from ..options.tables import defaults, resumed
 from ..runs.record import write_json
 
 MANIFEST = "checkpoint.json"
@@ -152,11 +152,13 @@ def find_checkpoint(output_dir: str | Path, asked: str) -> Checkpoint | None:
 
 
 def differences_of_run(checkpoint: Checkpoint, run: dict[str, Any]) -> list[str]:
-    """What differs between the run of a checkpoint and this one, in words."""
+    """What differs between the run of a checkpoint and this one, in words. An option that is younger than the
+    checkpoint had its default."""
+    before = defaults() | checkpoint.run
     return [
-        f"{name} was {checkpoint.run.get(key)!r} and is {run[key]!r}"
+        f"{name} was {before.get(key)!r} and is {run[key]!r}"
         for key, name in (RUN_FACTS | resumed()).items()
-        if key in run and checkpoint.run.get(key) != run[key]
+        if key in run and before.get(key) != run[key]
     ]
 
 

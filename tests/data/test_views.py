@@ -1,6 +1,7 @@
 """Views: three kinds of them, each one class, and what the collator promises about draws, padding and equal texts."""
 
 import ast
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,25 +69,41 @@ def words(tokenizer, ids):
     return tokenizer.convert_ids_to_tokens(ids)
 
 
+def make_trainer(folder, views, rows, **arguments):
+    model = load_model(str(save_tiny(folder / "base")), "cls", dropout=0.1)
+    defaults = {
+        "max_steps": 2, "per_device_train_batch_size": 4, "logging_steps": 1, "use_cpu": True, "disable_tqdm": True,
+        "eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False,
+    }  # fmt: skip
+    args = FocalCSETrainingArguments(output_dir=str(folder / "out"), **(defaults | arguments))
+    collator = Views(model.tokenizer, 16, views)
+    return FocalCSETrainer(model, args, build_loss("focal"), rows, data_collator=collator)
+
+
 @pytest.mark.parametrize(
     ("views", "rows"),
     [([Template(), Template()], ROWS), ([View(), RepeatedWords()], ROWS), (TRIPLE, TRIPLES), (2, ROWS)],
     ids=["template", "repeated words", "three columns", "equal"],
 )
 def test_each_kind_of_view_trains(tmp_path, views, rows):
-    model = load_model(str(save_tiny(tmp_path / "base")), "cls", dropout=0.1)
-    collator = Views(model.tokenizer, 16, views)
-    arguments = FocalCSETrainingArguments(
-        output_dir=str(tmp_path / "out"), max_steps=2, per_device_train_batch_size=4, logging_steps=1, use_cpu=True,
-        disable_tqdm=True, eval_strategy="no", save_strategy="no", load_best_model_at_end=False,
-    )  # fmt: skip
-    trainer = FocalCSETrainer(model, arguments, build_loss("focal"), rows, data_collator=collator)
-    before = model.encoder.embeddings.word_embeddings.weight.detach().clone()
+    trainer = make_trainer(tmp_path, views, rows)
+    before = trainer.model.encoder.embeddings.word_embeddings.weight.detach().clone()
     trainer.train()
     assert trainer.state.global_step == 2
-    assert not torch.equal(before, model.encoder.embeddings.word_embeddings.weight)
+    assert not torch.equal(before, trainer.model.encoder.embeddings.word_embeddings.weight)
     (first, *_) = [line for line in trainer.state.log_history if "loss" in line]
-    assert first["negatives_per_anchor_mean"] == 4 * (collator.views - 1) - 1  # those of a third view are hard ones
+    count = views if isinstance(views, int) else len(views)
+    assert first["negatives_per_anchor_mean"] == 4 * (count - 1) - 1  # those of a third view are hard ones
+
+
+def test_a_resumed_run_draws_the_same(tmp_path):
+    views, ends = [View(), RepeatedWords()], []
+    for folder in (tmp_path / "whole", tmp_path / "resumed"):
+        shutil.copytree(tmp_path / "whole", folder, dirs_exist_ok=True) if ends else None
+        trainer = make_trainer(folder, views, ROWS, max_steps=6, save_strategy="steps", save_steps=3)
+        trainer.train(resume_from_checkpoint=str(folder / "out/checkpoint-3") if ends else None)
+        ends.append(trainer.model.state_dict())
+    assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
 
 
 def test_a_template_keeps_its_special_tokens_and_its_length(tokenizer):

@@ -129,8 +129,8 @@ def test_word_vectors_are_averaged_over_the_known_words(tmp_path):
     [
         (b"the 1 0 0\ncat 1 0\n", "line 2: expected a word and 3 numbers"),
         (b"the\n", "line 1: expected a word and 2 numbers"),
-        (b"the 1 x 0\n", "line 1: the vector of 'the' has something that is no number"),
-        (b"dog 1 0 0\n", "knows none of the 1 words"),
+        (b"the 1 x 0\n", "line 1: the vector of 'the' contains something other than finite"),
+        (b"dog 1 0 0\n", "has none of the 1 words of the sentences; give"),
         (b"\xff\xfe\x00", "is not UTF-8 text"),
         (None, "no such file"),
     ],

@@ -12,9 +12,12 @@ from tiny import save_tiny
 from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.encoder.poolers import POOLERS
 from hf_focalcse.evaluation import Results
-from hf_focalcse.publishing.card import EXAMPLES, eval_result_files, make_card, transformers_usage
-from hf_focalcse.publishing.export import keep_hand_made, update_export, write_encoder
+from hf_focalcse.publishing.card import make_card
+from hf_focalcse.publishing.eval_results import eval_result_files
+from hf_focalcse.publishing.export_records import keep_hand_made, update_export
+from hf_focalcse.publishing.formats import write_encoder
 from hf_focalcse.publishing.merge import split_card
+from hf_focalcse.publishing.usage import EXAMPLES, transformers_usage
 from hf_focalcse.runs.record import RunRecord
 
 LOSS = {"name": "focal", "temperature": 0.05, "m": 0.3, "formula": "f", "paper": "https://arxiv.org/abs/2310.06918"}
@@ -105,7 +108,7 @@ def test_only_whole_raw_sets_carry_the_hub_name():
 def test_a_threshold_can_be_chosen():
     cosines = {"random_pairs": 19990, "quantiles": {"0.5": 0.1, "0.99": 0.4567}, "counts": {"random": [1] * 40}}
     card = make_card(record(), results({"STS16/test": {"cosines": cosines}}, {}))
-    assert "Cosines of 19,990 random pairs of sentences of STS16/test" in card
+    assert "The share of 19,990 random pairs of sentences of STS16/test whose cosine lies below" in card
     assert "| 50 % | 99 % |" in card and "| 0.100 | 0.457 |" in card and "A threshold of 0.46" in card
 
 

@@ -17,18 +17,11 @@ from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.encoder.poolers import POOLERS
 from hf_focalcse.errors import UserError
 from hf_focalcse.publishing import export as export_module
-from hf_focalcse.publishing.export import (
-    CHECKED,
-    LOWEST_COSINE,
-    check_vectors,
-    compare,
-    export_model,
-    is_export,
-    lowest_cosine,
-    write_encoder,
-    write_onnx,
-    write_sentence_transformers,
-)
+from hf_focalcse.publishing.export import export_model
+from hf_focalcse.publishing.export_records import update_export
+from hf_focalcse.publishing.formats import write_encoder, write_onnx, write_sentence_transformers
+from hf_focalcse.publishing.manifest import foreign_files, is_export
+from hf_focalcse.publishing.parity import CHECKED, LOWEST_COSINE, check_vectors, compare, lowest_cosine
 
 EXPRESSIBLE = [name for name, row in POOLERS.items() if row.sentence_transformers]
 KINDS = [("cls", "training"), ("cls", "always"), *((name, "none") for name in EXPRESSIBLE if name != "cls")]
@@ -168,9 +161,35 @@ def test_something_else_is_not_replaced(tmp_path):
     out = checkpoint(tmp_path)
     (out / "hub").mkdir()
     (out / "hub/notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="holds something that is no export"):
+    with pytest.raises(UserError, match="hub is not empty and not an export; give another --output_dir"):
         export_model(out)
     assert (out / "hub/notes.txt").read_text() == "mine"
+
+
+def test_a_file_that_somebody_put_into_an_export_is_not_lost(exported, trained, tmp_path):
+    folder = shutil.copytree(exported, tmp_path / "hub")
+    (folder / ".cache").mkdir()
+    (folder / ".cache/upload").write_text("of the Hub's client")
+    assert foreign_files(folder) == []
+    (folder / "notes.txt").write_text("mine")
+    update_export(folder, {"license": "cc0-1.0"})  # which does not make it the export's own
+    assert foreign_files(folder) == ["notes.txt"]
+    with pytest.raises(UserError, match=r"holds files that no export wrote: notes\.txt; move them, or give another"):
+        export_model(trained, folder)
+    assert (folder / "notes.txt").read_text() == "mine"
+    (folder / "notes.txt").unlink()
+    assert export_model(trained, folder)[0] == folder
+
+
+def test_a_check_that_had_this_package_at_hand_shows_nothing(tmp_path, monkeypatch):
+    out = checkpoint(tmp_path)
+    (tmp_path / "start").mkdir()
+    (tmp_path / "start/sitecustomize.py").write_text("import hf_focalcse\n")
+    here = os.pathsep.join((str(tmp_path / "start"), str(Path(__file__).resolve().parents[2])))
+    monkeypatch.setenv("PYTHONPATH", here)
+    with pytest.raises(UserError, match="loaded hf_focalcse, so it does not show .*sitecustomize"):
+        export_model(out, sentence_transformers=False)
+    assert not (out / "hub").exists()
 
 
 def limited(out: Path, *, size: int) -> subprocess.CompletedProcess:

@@ -20,7 +20,7 @@ from tiny_run import TOKEN
 
 from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.evaluation import STS_TASKS, Results
-from hf_focalcse.publishing.card import EXAMPLES
+from hf_focalcse.publishing.usage import EXAMPLES
 
 ROOT = Path(__file__).resolve().parents[2]
 REPO = "org/focal-bert-base"

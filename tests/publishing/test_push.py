@@ -140,7 +140,7 @@ api.upload_file(path_or_fileobj=b"mine", path_in_repo="notes.txt", repo_id=sys.a
     env = environment(server, folder.parent / "editor")
     subprocess.run([sys.executable, "-c", edit, REPO], env=env, check=True, capture_output=True)
     card, manifest = folder / "README.md", folder / "export.json"
-    new = card.read_text().replace("This model is one seed.", "This model is one seed of three.")
+    new = card.read_text().replace("These scores are of one seed.", "These scores are of one seed of three.")
     card.write_text(new)
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"card": new}))
     (folder / "plots/cosines.png").unlink()

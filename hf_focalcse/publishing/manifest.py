@@ -1,0 +1,42 @@
+"""export.json <-> the files that an export wrote, with their sha256, and its card as it was generated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ..runs.atomic import write_json
+from ..runs.record import file_sha256
+
+MANIFEST, CARD = "export.json", "README.md"
+FORMAT = 1
+IGNORED = (".git/", ".cache/")  # what git and the Hub's client keep in a folder
+
+
+def is_export(folder: Path) -> bool:
+    return (folder / MANIFEST).is_file()
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """``files``: name -> sha256; ``card``: the text of the card as generated, None without one."""
+    return dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
+
+
+def write_manifest(folder: Path, names: Iterable[str], card: str | None, kept: dict[str, str] | None = None) -> None:
+    """names: the files of the folder that the export wrote. kept: name -> sha256 of files that may lie elsewhere."""
+    files = {name: file_sha256(folder / name) for name in sorted(names) if name not in (CARD, MANIFEST)}
+    write_json(folder / MANIFEST, {"format": FORMAT, "files": {**(kept or {}), **files}, "card": card})
+
+
+def files_in(folder: Path) -> list[str]:
+    """Names relative to the folder."""
+    names = (path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file())
+    return [name for name in names if not name.startswith(IGNORED)]
+
+
+def foreign_files(folder: Path) -> list[str]:
+    """The files of an export that it did not write."""
+    own = {*read_manifest(folder)["files"], CARD, MANIFEST}
+    return [name for name in files_in(folder) if name not in own]

@@ -1,0 +1,87 @@
+"""The section "Use" of a model card: code that runs as it stands, for each library that reads the folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..encoder.poolers import POOLERS
+from ..runs.record import RunRecord
+from ..runs.scores import Results
+
+EXAMPLES = ("A man plays the guitar.", "Someone makes music.")
+WIDGET = [
+    {
+        "source_sentence": "A man plays the guitar.",
+        "sentences": ["Someone makes music.", "A woman is cutting an onion.", "The guitar hangs on the wall."],
+        "example_title": "Making music",
+    },
+    {
+        "source_sentence": "The train leaves at noon.",
+        "sentences": ["At twelve the train departs.", "The train was late.", "Lunch is served at noon."],
+        "example_title": "Departure",
+    },
+]
+TEXTS = "[" + ", ".join(f'"{text}"' for text in EXAMPLES) + "]"
+
+
+def usage(record: RunRecord, results: Results | None) -> Iterator[str]:
+    """Code blocks, each under a line that names its library."""
+    publication = record.publication
+    name = publication.get("repo_id") or "."
+    where = "" if "repo_id" in publication else "In this folder, from Python started in it. "
+    cosine = publication.get("example_cosine")
+    result = f"  # {cosine:.3f}" if cosine is not None else ""
+    if publication.get("sentence_transformers"):
+        yield (
+            f"{where}With [sentence-transformers](https://www.sbert.net):\n\n```python\n"
+            f"from sentence_transformers import SentenceTransformer\n\n"
+            f'model = SentenceTransformer("{name}")\nvectors = model.encode({TEXTS})\n'
+            f'print(f"{{model.similarity(vectors[0], vectors[1]).item():.3f}}"){result}\n```\n'
+        )
+    yield (
+        f"With transformers alone, pooled as it was trained:\n\n```python\n{transformers_usage(record, results)}"
+        f'print(f"{{torch.cosine_similarity(vectors[0], vectors[1], dim=0).item():.3f}}"){result}\n```\n'
+    )
+    if publication.get("sentence_transformers"):
+        yield (
+            "With [text-embeddings-inference](https://github.com/huggingface/text-embeddings-inference):\n\n"
+            "```bash\n"
+            f"text-embeddings-router --model-id {name} --port 8080 &\n"
+            "curl --silent --retry 60 --retry-connrefused --retry-delay 1 http://127.0.0.1:8080/embed \\\n"
+            "    -H 'Content-Type: application/json' \\\n"
+            '    -d \'{"inputs": ' + TEXTS + ', "truncate": true}\'\n```\n'
+        )
+    if publication.get("onnx"):
+        yield (
+            "`onnx/model.onnx` takes `input_ids` and `attention_mask` and gives `sentence_embedding`, which is pooled "
+            "already, and `last_hidden_state`.\n"
+        )
+
+
+def transformers_usage(record: RunRecord, results: Results | None) -> str:
+    """Python that leaves ``vectors``."""
+    model, publication = record.model, record.publication
+    name, row = publication.get("repo_id") or ".", POOLERS[model["pooler"]]
+    limit = publication.get("max_seq_length") or (results and results.metadata["model"].get("max_length"))
+    cut = f", truncation=True, max_length={limit}" if limit else ""
+    expression, after = row.code, ""
+    if model["projection"] == "always" and model.get("projection_file"):
+        after = (
+            f'head = load_file(cached_file("{name}", "{model["projection_file"]}"))\n'
+            'vectors = torch.tanh(vectors @ head["mlp.dense.weight"].T + head["mlp.dense.bias"])\n'
+        )
+    elif model["projection"] == "always":
+        expression = "output.pooler_output"
+    return (
+        "import torch\n"
+        + ("from safetensors.torch import load_file\n" if after else "")
+        + "from transformers import AutoModel, AutoTokenizer\n"
+        + ("from transformers.utils import cached_file\n" if after else "")
+        + f'\ntokenizer = AutoTokenizer.from_pretrained("{name}")\n'
+        f'model = AutoModel.from_pretrained("{name}").eval()\n'
+        f'texts = {TEXTS}\nbatch = tokenizer(texts, padding=True{cut}, return_tensors="pt")\n'
+        + ('mask = batch["attention_mask"].unsqueeze(-1)\n' if "mask" in expression else "")
+        + "with torch.no_grad():\n"
+        f"    output = model(**batch{', output_hidden_states=True' if row.all_layers else ''})\n"
+        f"vectors = {expression}\n{after}"
+    )
