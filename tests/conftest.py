@@ -4,7 +4,7 @@ import gc
 import os
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run in two processes
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
