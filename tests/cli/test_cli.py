@@ -263,7 +263,7 @@ MISTAKES = [  # what the job decides once it sees files, models or devices
      "--whiten_dim is 99; this encoder's vectors have 16 numbers"),
     ("eval", "--word_vectors nowhere.txt --eval_file graded.tsv", "no such file: nowhere.txt"),
     ("eval", "--model_name_or_path tiny --pooler mean --tasks rerank --rerank_file graded.tsv",
-     "graded.tsv, line 2: no column 'qid'; needed are qid, label, query, candidate"),
+     "graded.tsv has no column 'qid'; needed are qid, label, query, candidate"),
     ("eval", "--model_name_or_path tiny --pooler mean --tasks rerank --rerank_file tiny", "has no text_tokenized.txt"),
     ("table", "nowhere", "no such file: nowhere"),
 ]  # fmt: skip
