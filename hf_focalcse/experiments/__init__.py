@@ -1,1 +1,1 @@
-"""Many runs: grids of settings and seeds, and what may be concluded from them."""
+"""Many runs: grids of settings and seeds, comparisons and reports of their results, and what is in their batches."""

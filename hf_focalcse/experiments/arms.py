@@ -1,4 +1,4 @@
-"""Run folders -> the arms of a comparison: runs that differ in the factor and in nothing else."""
+"""Run folders -> the arms of a comparison: runs that differ in the factor and, within an arm, in the seed."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, suggest
-from ..evaluation import Results
 from ..options.tables import harmless, together, told_otherwise
 from ..options.training import DEV, TEXT
 from ..parsing.losses import loss_settings
+from ..runs.folder import Run
 from ..runs.record import RUN_FILE, RunRecord
+from ..runs.scores import Results, headlines, set_of
+from .differences import differing, settings_of
 
 HASH = re.compile(r"[0-9a-f]{40}\+?|[0-9a-f]{64}")
-ALL = "/all/spearman"
 COMMIT = "commit"
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run. about: everything that may make it differ from another, but the seed."""
+    """A finished run with its scores. about: everything by which it may differ from another run, except the seed."""
 
     folder: Path
     record: RunRecord
@@ -37,8 +38,11 @@ class Trained:
 
     @property
     def place(self) -> Path:
-        """The folder, however it was written."""
+        """The folder, independent of how its path was written."""
         return self.folder.resolve()
+
+
+# ---- reading
 
 
 def is_path(text: str) -> bool:
@@ -46,10 +50,10 @@ def is_path(text: str) -> bool:
 
 
 def read_runs(texts: Iterable[str]) -> list[Trained]:
-    """Folders, patterns and folders of folders -> the runs in them, each once.
+    """Folders of runs, patterns and folders of such folders -> the runs in them, each once.
 
     Raises:
-        UserError: there is no run, or one has no scores of its weights.
+        UserError: there is no run, or a run has no scores of its own weights.
     """
     folders: dict[Path, Path] = {}
     for text in texts:
@@ -69,39 +73,27 @@ def _run_folders(path: Path) -> list[Path]:
 
 
 def read_run(folder: Path) -> Trained:
-    record = RunRecord.load(folder)
-    if record.seconds is None:
-        raise UserError(f"the run in {folder} is not finished; go on with it before it is compared")
-    results = Results.read(folder / "results.json")
-    scored, trained = results.metadata["model"].get("weights_sha256"), record.model.get("weights_sha256")
-    if scored != trained:
-        raise UserError(
-            f"{folder}/results.json was measured on other weights than run.json tells of; evaluate it again"
-        )
-    return Trained(folder, record, results, describe(record, results))
+    run = Run.read(folder)
+    if not run.finished:
+        raise UserError(f"the run in {folder} is not finished; finish it before you compare it")
+    results = run.judged()
+    return Trained(folder, run.record, results, describe(run.record, results))
 
 
 def describe(record: RunRecord, results: Results) -> dict[str, Any]:
-    """Name -> value of all that can make two runs differ, but the seed and where things lie."""
-    skipped = harmless().keys() | told_otherwise()
-    found = {key: value for key, value in record.settings.items() if key not in skipped}
-    told = {"name": "loss", "formula": "", "paper": "", "citation": ""}
-    found |= {told.get(key, key): value for key, value in record.loss.items() if told.get(key, key)}
-    dev = {key.removesuffix(ALL) for key in record.final if key.endswith(ALL)}
-    data, judged = results.metadata["data"], results.metadata["model"]
-    return found | {
-        "model_name_or_path": record.model.get("name_or_path"),
-        "pooler": record.model.get("pooler"),
-        "projection": record.model.get("projection"),
+    """Everything by which two runs can differ, by name, except the seed and the places of files."""
+    unread = harmless().keys() | told_otherwise()
+    data, evaluated = results.metadata["data"], results.metadata["model"]
+    dev = sorted({set_of(key) for key in headlines(record.final)})
+    return settings_of(record, lambda name: name not in unread) | {
         TEXT: record.data.get("sha256"),
-        DEV: sorted(f"{key} {record.dev_sets.get(key) or data.get(key, {}).get('sha256')}" for key in dev),
+        DEV: [f"{key} {record.dev_sets.get(key) or data.get(key, {}).get('sha256')}" for key in dev],
         COMMIT: record.git_commit,
-        "world_size": record.world_size,
         "engine": record.hardware.get("engine"),
         "device": record.hardware.get("device"),
-        **{f"{key} of the evaluation": judged.get(key) for key in ("precision", "max_length", "whitening")},
+        **{f"{key} of the evaluation": evaluated.get(key) for key in ("precision", "max_length", "whitening")},
         **{
-            f"{key} of the evaluation": None if judged.get(key) == record.model.get(key) else judged.get(key)
+            f"{key} of the evaluation": None if evaluated.get(key) == record.model.get(key) else evaluated.get(key)
             for key in ("pooler", "projection")
         },
         **{f"version of {name}": version for name, version in record.versions.items()},
@@ -113,11 +105,14 @@ def describe(record: RunRecord, results: Results) -> dict[str, Any]:
     }
 
 
+# ---- the factor
+
+
 def expand(names: Iterable[str], runs: Sequence[Trained]) -> set[str]:
-    """The settings that ``names`` stand for.
+    """The names that ``names`` stand for: a factor such as ``loss`` includes the settings that vary with it.
 
     Raises:
-        UserError: no run has such a setting.
+        UserError: no run has a setting of that name.
     """
     losses = {setting.name for settings in loss_settings().values() for setting in settings}
     varying = together()
@@ -133,16 +128,20 @@ def expand(names: Iterable[str], runs: Sequence[Trained]) -> set[str]:
 
 
 def factor_settings(names: list[str], runs: Sequence[Trained]) -> set[str]:
+    """What may differ between arms: `expand` of the factor, which cannot be the seed."""
     if "seed" in names:
-        raise UserError("--factor seed: seeds are what the tests are made over; name the setting that is compared")
+        raise UserError("--factor seed: the tests are made over seeds; name the setting that you compare")
     return expand(names, runs)
 
 
+# ---- arms
+
+
 def make_arms(runs: Sequence[Trained], factor: set[str], names: list[str]) -> dict[str, list[Trained]]:
-    """The runs by the value of the factor, under a name of what differs.
+    """Name -> the runs of one value of the factor; the name says what differs.
 
     Raises:
-        UserError: all have the same value, or two runs of an arm have one seed.
+        UserError: all runs have the same value, or two runs of an arm have the same seed.
     """
     groups: dict[str, list[Trained]] = {}
     for run in runs:
@@ -150,37 +149,39 @@ def make_arms(runs: Sequence[Trained], factor: set[str], names: list[str]) -> di
             groups.setdefault(_value(run, factor), []).append(run)
     if len(groups) < 2:
         raise UserError(f"all {len(runs)} runs have the same {' and '.join(names)}; there is nothing to compare")
-    made = {}
+    made: dict[str, list[Trained]] = {}
     for group in groups.values():
-        main = [_show(group[0].about.get(name)) for name in names]
-        alike = [
-            other for other in groups.values()
-            if other is not group and [_show(other[0].about.get(name)) for name in names] == main
-        ]  # fmt: skip
-        more = sorted(
-            key for key in factor - set(names)
-            if any(_show(other[0].about.get(key)) != _show(group[0].about.get(key)) for other in alike)
-        )  # fmt: skip
-        shown = [text if name == "loss" else f"{name} {text}" for name, text in zip(names, main, strict=True)]
-        name = " ".join([*shown, *(f"{key} {_show(group[0].about.get(key))}" for key in more)])
+        name = _name(group, list(groups.values()), factor, names)
         if name in made:
-            raise UserError(f"two arms would both be called {name!r}; leave the runs of one of them out")
+            raise UserError(f"two arms would both have the name {name!r}; leave out the runs of one of them")
         made[name] = group
     for name, group in made.items():
         seeds = [run.seed for run in group]
         twice = next((seed for seed in seeds if seeds.count(seed) > 1), None)
         if twice is not None:
             one, other = (run for run in group if run.seed == twice)
-            differing = ", ".join(differences(one, other, set())) or "in nothing that is recorded"
+            found = ", ".join(told_differences(one, other).values()) or "nothing that is recorded"
             raise UserError(
-                f"{one.folder} and {other.folder} are both {name} with seed {twice} and differ in: {differing}; "
+                f"{one.folder} and {other.folder} are both {name} with seed {twice} and differ in: {found}; "
                 "leave one out, or name what differs in --factor"
             )
     return made
 
 
+def _name(group: list[Trained], groups: list[list[Trained]], factor: set[str], names: list[str]) -> str:
+    """The values of the settings ``names``, and of the rest of the factor where groups would be named alike."""
+
+    def shown(key: str, of: list[Trained]) -> str:
+        return _show(of[0].about.get(key))
+
+    alike = [other for other in groups if all(shown(name, other) == shown(name, group) for name in names)]
+    more = [key for key in sorted(factor - set(names)) if any(shown(key, o) != shown(key, group) for o in alike)]
+    main = [shown(name, group) if name == "loss" else f"{name} {shown(name, group)}" for name in names]
+    return " ".join([*main, *(f"{key} {shown(key, group)}" for key in more)])
+
+
 def choose_base(arms: dict[str, list[Trained]], to: list[str] | None, others: list[Trained]) -> str:
-    """The arm that all others are compared with: what was asked for, InfoNCE if it is there, else the first."""
+    """The arm that the others are compared with: the one of ``--to``, else InfoNCE if present, else the first."""
     if others:
         base = [name for name, arm in arms.items() if any(run.place == o.place for run in arm for o in others)]
         if len(base) > 1:
@@ -197,28 +198,30 @@ def choose_base(arms: dict[str, list[Trained]], to: list[str] | None, others: li
 
 
 def check_arm(arm: list[Trained], allowed: set[str]) -> None:
-    """Refuse seeds of an arm that differ in more than their seed (a sample of the text is drawn by it)."""
+    """Refuse an arm whose runs differ in more than the seed, which also draws a sample of the training text."""
     for run in arm[1:]:
-        refuse(differences(arm[0], run, allowed | {TEXT}), arm[0], run)
+        refuse_differences(arm[0], run, allowed | {TEXT})
 
 
-def refuse(found: list[str], one: Trained, other: Trained) -> None:
+def refuse_differences(one: Trained, other: Trained, allowed: set[str]) -> None:
+    """Refuse two runs that differ in more than ``allowed``.
+
+    Raises:
+        UserError: with every other difference.
+    """
+    found = [text for key, text in told_differences(one, other).items() if key not in allowed]
     if found:
         raise UserError(
             f"{one.folder} and {other.folder} differ in more than the factor: {'; '.join(found)}; leave one of them "
-            "out, name it in --factor if it is what you compare, or accept it with --allow"
+            "out, name the setting in --factor if it is what you compare, or accept the difference with --allow"
         )
 
 
-def differences(one: Trained, other: Trained, allowed: set[str]) -> list[str]:
-    return [text for key, text in differing(one, other).items() if key not in allowed]
-
-
-def differing(one: Trained, other: Trained) -> dict[str, str]:
+def told_differences(one: Trained, other: Trained) -> dict[str, str]:
+    """Name -> text of everything in which two runs differ."""
     return {
         key: f"{key} ({_show(one.about.get(key))}, {_show(other.about.get(key))})"
-        for key in sorted(one.about.keys() | other.about.keys())
-        if one.about.get(key) != other.about.get(key)
+        for key in differing(one.about, other.about)
     }
 
 
@@ -227,6 +230,6 @@ def _value(run: Trained, factor: set[str]) -> str:
 
 
 def _show(value: Any) -> str:
-    if isinstance(value, str) and HASH.fullmatch(value):  # of which the beginning is enough
+    if isinstance(value, str) and HASH.fullmatch(value):
         return value[:12]
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -3,39 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 
 from ..errors import UserError
-from ..evaluation import STS_TASKS
 from ..options.experiments import CompareOptions
 from ..runs.atomic import require_writable, write_json
 from ..runs.cosines import read_cosines, read_fingerprints
+from ..runs.scores import SICK_SPLITS, headline, headlines, set_of
 from .arms import (
-    ALL,
     Trained,
     check_arm,
     choose_base,
-    differences,
-    differing,
     expand,
     factor_settings,
     is_path,
     make_arms,
     read_runs,
-    refuse,
+    refuse_differences,
+    told_differences,
 )
 from .conclusions import Comparison, Row, conclude, report
 from .statistics import compare_seeds, holm, resample, summarise
 
+Draws = tuple[float, np.ndarray, np.ndarray] | None  # what `resample` returns; None where nothing was resampled
+
 
 def compare(args: CompareOptions) -> None:
-    """Run folders -> tables, sentences, and a JSON file where one was asked for.
+    """Compare the arms in the run folders, and print tables and conclusions; ``--json`` writes them to a file too.
 
     Raises:
-        UserError: there is nothing to compare, or more differs than the factor.
+        UserError: there is nothing to compare, or runs differ in more than the factor.
     """
     require_writable(args.json, "--json")
     runs = read_runs(args.runs)
@@ -43,12 +43,14 @@ def compare(args: CompareOptions) -> None:
     factor = factor_settings(args.factor, [*runs, *others])
     arms = make_arms([*runs, *others], factor, args.factor)
     base = choose_base(arms, args.to, others)
-    allowed = factor | expand(args.allow, [*runs, *others])
+    allowed = expand(args.allow, [*runs, *others])
     for arm in arms.values():
-        check_arm(arm, allowed)
+        check_arm(arm, factor | allowed)
     found = [
-        compare_arms(name, arm, base, arms[base], allowed, args) for name, arm in arms.items() if name != base
-    ]  # fmt: skip
+        compare_arms(name, arm, base, arms[base], factor, allowed, args.resamples, args.sick)
+        for name, arm in arms.items()
+        if name != base
+    ]
     print("\n\n".join(report(one, args.markdown) for one in found))
     if len(found) > 1:
         print(
@@ -61,18 +63,26 @@ def compare(args: CompareOptions) -> None:
 
 
 def compare_arms(
-    name: str, arm: list[Trained], base_name: str, base: list[Trained], allowed: set[str], args: CompareOptions
+    name: str,
+    arm: list[Trained],
+    base_name: str,
+    base: list[Trained],
+    factor: set[str],
+    allowed: set[str],
+    resamples: int,
+    sick: str | None,
 ) -> Comparison:
-    """Both arms on the seeds that both have.
+    """Compare two arms on the seeds that both have; their runs may differ in ``factor`` and ``allowed``.
 
     Raises:
-        UserError: they have no seed and no set in common, or differ in more than the factor.
+        UserError: the arms share no seed or no set, or differ in more.
     """
     a, b = ({run.seed: run for run in group} for group in (arm, base))
     seeds = sorted(a.keys() & b.keys())
     if not seeds:
         raise UserError(
-            f"{name} has the seeds {sorted(a)}, {base_name} {sorted(b)}: none is in both, nothing is paired"
+            f"{name} has the seeds {sorted(a)}, {base_name} {sorted(b)}: none is in both, so no runs can be paired; "
+            "train both with the same seeds"
         )
     notes = [
         f"seed {', '.join(map(str, sorted(only)))} is in {where} alone and left out"
@@ -80,52 +90,46 @@ def compare_arms(
         if only
     ]
     pairs = [(a[seed], b[seed]) for seed in seeds]
+    accepted = set()
     for one, other in pairs:
-        refuse(differences(one, other, allowed), one, other)
-    accepted = {
-        text
-        for one, other in pairs
-        for key, text in differing(one, other).items()
-        if key in expand(args.allow, [one, other]) - expand(args.factor, [one, other])
-    }
+        refuse_differences(one, other, factor | allowed)
+        accepted |= {text for key, text in told_differences(one, other).items() if key in allowed - factor}
     notes += [f"accepted besides the factor: {'; '.join(sorted(accepted))}"] if accepted else []
-    sets, more = common_sets([run for pair in pairs for run in pair], args.sick)
+    sets, more = common_sets([run for pair in pairs for run in pair], sick)
     notes += more
     units, universe = number_units(list(sets), pairs[0][0])
     cosines = [[read_cosines(run.folder, run.results) for run in pair] for pair in pairs]
     rows, draws = [], []
     for place, (key, title) in enumerate(sets.items()):
         of_set = [[kept.get(key) for kept in pair] for pair in cosines]
-        row, drawn = compare_set(key, title, pairs, of_set, args.resamples, place, units.get(key), universe)
+        row, drawn = compare_set(key, title, pairs, of_set, resamples, place, units.get(key), universe)
         rows.append(row)
         draws.append(drawn)
     lacking = [row.title for row in rows if row.over_pairs is None]
     if lacking:
         notes.append(
-            f"no cosines of single pairs are kept for {', '.join(lacking)}, so nothing is tested over sentence pairs "
-            "there; evaluate again with this version to keep them"
+            f"the cosines of the pairs of {', '.join(lacking)} were not kept, so there is no test over their sentence "
+            "pairs; evaluate again with this version to keep them"
         )
     elif len(units) < len(sets):
         apart = ", ".join(row.title for row in rows if row.key not in units)
         notes.append(
-            f"which pairs these are is not kept for {apart}: a pair that several sets have is drawn for each of them"
+            f"the texts of the pairs of {apart} were not kept, so a pair that several sets contain is drawn "
+            "independently for each of them"
         )
     average = average_row(rows, draws, universe if len(units) == len(sets) else None)
-    corrected = holm([row.over_seeds.p for row in rows])
+    by_seeds = holm([row.over_seeds.p for row in rows])
     by_pairs = holm([row.over_pairs.p if row.over_pairs else None for row in rows])
-    rows = [
-        Row(**(vars(row) | {"p_holm": p, "p_pairs_holm": q}))
-        for row, p, q in zip(rows, corrected, by_pairs, strict=True)
-    ]
+    rows = [replace(row, p_holm=p, p_pairs_holm=q) for row, p, q in zip(rows, by_seeds, by_pairs, strict=True)]
     made = Comparison(name, base_name, seeds, rows, average, "", notes)
-    return Comparison(**(vars(made) | {"conclusion": conclude(made)}))
+    return replace(made, conclusion=conclude(made))
 
 
 def common_sets(runs: list[Trained], sick: str | None) -> tuple[dict[str, str], list[str]]:
-    """{set: title} of the test sets that all runs were judged on, else of the dev sets; and what must be said.
+    """{set: title} of the test sets that all runs were evaluated on, else of the dev sets; and notes on the choice.
 
     Raises:
-        UserError: there is none, or a set is not the same for all.
+        UserError: there is no such set, or a set is not the same for all runs.
     """
     held = [run.results.metadata["data"] for run in runs]
     common = [key for key in held[0] if all(key in data for data in held)]
@@ -133,39 +137,38 @@ def common_sets(runs: list[Trained], sick: str | None) -> tuple[dict[str, str], 
         if len({data[key]["sha256"] for data in held}) > 1:
             raise UserError(f"{key} is not the same set of pairs for all runs; evaluate them again on one --sts_dir")
     if len({run.results.metadata["protocol"] for run in runs}) > 1:
-        raise UserError("the runs were judged by different protocols; evaluate them again with one version")
-    sicks = [s for s in ("senteval", "mteb") if f"SICK-R/{s}-test" in common]
+        raise UserError("the runs were evaluated by different protocols; evaluate them again with one version")
+    sicks = [name for name in ("senteval", "mteb") if SICK_SPLITS[name].set in common]
     if sick is not None and sicks and sick not in sicks:
-        raise UserError(f"--sick {sick}: the runs were not all judged on those pairs; there is {sicks[0]}")
+        raise UserError(f"--sick {sick}: not all runs were evaluated on those pairs; all were on {sicks[0]}'s")
     if sick is not None and not sicks:
-        raise UserError(f"--sick {sick}: the runs were not all judged on SICK-R; leave --sick out")
-    chosen = sick or (sicks[0] if sicks else "mteb")
-    order = {f"{name}/{f'{chosen}-' if name == 'SICK-R' else ''}test": task.title for name, task in STS_TASKS.items()}
+        raise UserError(f"--sick {sick}: not all runs were evaluated on SICK-R; leave --sick out")
+    order = SICK_SPLITS[sick or next(iter(sicks), "mteb")].test_sets()
     seven = {key: title for key, title in order.items() if key in common}
     notes = []
     everywhere = {key for data in held for key in data}
     missing = [key for key in order if key in everywhere and key not in common]
     if missing:
         without = sorted({str(run.folder) for run, data in zip(runs, held, strict=True) if set(missing) - data.keys()})
-        notes.append(f"left out: {', '.join(missing)}, which {', '.join(without)} was not judged on")
+        notes.append(f"left out: {', '.join(missing)}, which {', '.join(without)} was not evaluated on")
     if seven:
         return seven, notes
-    dev = {run_key for run in runs for run_key in (k.removesuffix(ALL) for k in run.record.final if k.endswith(ALL))}
+    dev = {set_of(key) for run in runs for key in headlines(run.record.final)}
     others = {key: key for key in common if key not in dev} or {key: key for key in common}
     if not others:
-        raise UserError("the runs were judged on no set in common; run focalcse eval on each of them")
+        raise UserError("there is no set that all runs were evaluated on; run focalcse eval on each of them")
     if set(others) <= dev:
-        notes.append("these are dev scores, by which checkpoints were chosen: judge the runs on test sets for a claim")
+        notes.append(
+            "these are dev scores, by which checkpoints were chosen: evaluate the runs on test sets before you claim "
+            "a difference"
+        )
     return others, notes
 
 
-Draws = tuple[float, np.ndarray, np.ndarray] | None
-
-
 def number_units(sets: Sequence[str], run: Trained) -> tuple[dict[str, np.ndarray], int]:
-    """{set: (N,) number of the two texts of each pair}, and how many numbers there are; equal texts have one.
+    """{set: (N,) number of each pair}, and how many numbers there are; pairs of equal texts have one number.
 
-    STS-B's test pairs are mostly those of STS12 to STS16, and a pair may stand twice in a set.
+    Most test pairs of STS-B are also in STS12 to STS16, and a set may contain a pair twice.
     """
     kept = read_fingerprints(run.folder, run.results)
     found = {key: kept[key] for key in sets if key in kept}
@@ -183,22 +186,22 @@ def compare_set(
     units: np.ndarray | None = None,
     universe: int = 0,
 ) -> tuple[Row, Draws]:
-    """One set on all seeds; no test over pairs where a run kept no cosines. units, universe: see `resample`."""
-    a, b = ([pair[side].results.scores[key + ALL] for pair in pairs] for side in (0, 1))
+    """One set on all seeds, without a test over pairs if a run kept no cosines. units, universe: see `resample`."""
+    a, b = ([pair[side].results.scores[headline(key)] for pair in pairs] for side in (0, 1))
     drawn: Draws = None
     test = None
     if all(one is not None for pair in cosines for one in pair):
         stacked = np.array(cosines)  # (S, 2 systems, 2 gold and cosine, N)
         gold = stacked[0, 0, 0]
         if (stacked[:, :, 0] == gold).all():
-            seed = place if units is None else 0  # with units the draws of all sets are one
+            seed = place if units is None else 0  # with units, all sets share their draws
             drawn = resample(gold, stacked[:, 0, 1], stacked[:, 1, 1], resamples, seed, units, universe)
             test = summarise(len(gold), *drawn)
     return Row(key, title, a, b, compare_seeds(a, b), test), drawn
 
 
 def average_row(rows: list[Row], draws: list[Draws], distinct: int | None) -> Row:
-    """The mean of the sets, tested by itself; distinct: pairs of all sets, a pair that two have counted once."""
+    """The mean over the sets, tested like a set. distinct: the number of different pairs in all sets, if known."""
     a, b = (np.mean([getattr(row, side) for row in rows], axis=0).tolist() for side in ("a", "b"))
     test = None
     kept = [drawn for drawn in draws if drawn is not None]

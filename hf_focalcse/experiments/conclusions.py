@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..runs.escaping import escape_markdown
 from ..runs.tables import Table
 from .statistics import PairTest, SeedTest
 
@@ -15,7 +16,7 @@ ALPHA = 0.05
 
 @dataclass(frozen=True)
 class Row:
-    """One set, or the average: scores x 100 of both arms by seed, and what the tests say of their difference."""
+    """One set, or the average: the scores x 100 of both arms by seed, and the tests of their difference."""
 
     key: str
     title: str
@@ -41,7 +42,7 @@ class Comparison:
 
 
 def conclude(made: Comparison) -> str:
-    """What may and what may not be concluded, in plain sentences."""
+    """What may and what may not be concluded, in sentences."""
     test, n = made.average.over_seeds, len(made.seeds)
     over = f"on average over {len(made.rows)} sets" if len(made.rows) > 1 else f"on {made.rows[0].title}"
     word = f"{abs(test.mean):.2f} points {'above' if test.mean > 0 else 'below'}" if test.mean else "equal to"
@@ -49,23 +50,23 @@ def conclude(made: Comparison) -> str:
     if n < 2:
         said.append(
             f"One seed ({made.seeds[0]}): nothing may be concluded about {made.a} and {made.b} in general. This "
-            f"{made.a} model is {word} this {made.b} model {over}; another seed may turn that around."
+            f"{made.a} model is {word} this {made.b} model {over}; with another seed this may be reversed."
         )
     elif test.p is None:
         said.append(
-            f"{made.a} against {made.b}: all {n} seeds differ by the same {test.mean:+.2f} {over}; no test is "
-            "possible, and none is claimed."
+            f"{made.a} against {made.b}: all {n} seeds differ by the same {test.mean:+.2f} {over}, so no test is "
+            "possible and no difference is claimed."
         )
     elif test.p < ALPHA:
         said.append(
             f"{made.a} is {word} {made.b} {over} ({n} seeds, 95 % confidence interval {_interval(test)}, paired "
-            f"t-test {_p(test.p)}): all else as it is here, the difference is larger than seed noise."
+            f"t-test {_p(test.p)}): with these other settings, the difference is larger than seed noise."
         )
     else:
         said.append(
             f"No difference between {made.a} and {made.b} may be claimed {over}: {test.mean:+.2f} points over {n} "
-            f"seeds, 95 % confidence interval {_interval(test)}, paired t-test {_p(test.p)}. That proves no equality: "
-            "every difference inside the interval remains possible."
+            f"seeds, 95 % confidence interval {_interval(test)}, paired t-test {_p(test.p)}. This does not prove that "
+            "they are equal: every difference inside the interval remains possible."
         )
     if n > 1 and len(made.rows) > 1:
         found: dict[str, list[str]] = {"above": [], "below": []}
@@ -88,7 +89,7 @@ def conclude(made: Comparison) -> str:
         beyond = "larger" if pairs.p < ALPHA else "not larger"
         said.append(
             f"For the {'models' if n > 1 else 'two models'} trained here, the difference {over} is {beyond} than "
-            f"what the choice of sentence pairs explains ({_interval(pairs)} on pairs drawn anew, "
+            f"what the choice of sentence pairs explains ({_interval(pairs)} on resampled pairs, "
             f"permutation {_p(pairs.p)})" + (", which says nothing about other seeds." if n < 2 else ".")
         )
     return " ".join(said)
@@ -150,4 +151,4 @@ def report(made: Comparison, markdown: bool) -> str:
     ]
     table = Table(header, rows, notes)
     title = f"{made.a} against {made.b}"
-    return f"### {title}\n\n{table.markdown()}" if markdown else f"{title}\n\n{table.plain()}"
+    return f"### {escape_markdown(title)}\n\n{table.markdown()}" if markdown else f"{title}\n\n{table.plain()}"

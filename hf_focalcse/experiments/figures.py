@@ -1,4 +1,4 @@
-"""Groups of runs -> svg: one axis a picture, to be read on a phone; the same bytes for the same runs."""
+"""Groups of runs -> svg pictures with one axis each, readable on a phone; the same runs give the same bytes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from matplotlib.figure import Figure
 
 from .study import Group, Series
 
-WIDTH = 4.4  # inches; text of 9 points is then 10 pixels high on a phone 390 pixels wide
-# Okabe & Ito's colours for the colour blind (yellow left out: unreadable on white); the marks differ as well.
+WIDTH = 4.4  # inches, so that text of 9 points is 10 pixels high on a phone 390 pixels wide
+# The colours of Okabe & Ito for colour-blind readers, without yellow, which is hard to read on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#AA3377", "#56B4E9", "#E69F00", "#333333")
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 GREY = "#595959"
 MOST = 6  # groups in one picture
 STYLE: Any = {
-    "text.parse_math": False,  # names are text, whatever signs they hold
-    "svg.hashsalt": "hf_focalcse",  # else the names inside the file are random
+    "text.parse_math": False,  # a $ in a name is not mathematics
+    "svg.hashsalt": "hf_focalcse",  # without it, ids inside the file are random
     "font.size": 9,
     "axes.labelsize": 9,
     "legend.fontsize": 8.5,
@@ -39,17 +39,17 @@ STYLE: Any = {
 
 
 def negative_logit(cosine: Any, m: float, temperature: float) -> Any:
-    """What focal puts in place of s/τ for a negative: s(s + m)/τ."""
+    """The logit s(s + m)/τ that focal gives a negative, in place of s/τ."""
     return cosine * (cosine + m) / temperature
 
 
 def turning_point(m: float, temperature: float) -> tuple[float, float]:
-    """(cosine, logit) where the derivative (2s + m)/τ is 0: below it a negative is pulled nearer."""
+    """(cosine, logit) at which the derivative (2s + m)/τ is 0; below it, a negative is pulled nearer."""
     return -m / 2, -(m**2) / (4 * temperature)
 
 
 def mean_cosine(counts: Sequence[int]) -> float | None:
-    """Of a histogram with equal bins from -1 to 1."""
+    """The mean of a histogram with equal bins from -1 to 1; None if it is empty."""
     if not sum(counts):
         return None
     width = 2 / len(counts)
@@ -57,7 +57,7 @@ def mean_cosine(counts: Sequence[int]) -> float | None:
 
 
 def cosine_counts(group: Group, key: str) -> dict[str, list[int]]:
-    """Band of gold scores -> counts of cosines, added up over the seeds; empty where a run has none."""
+    """Band of gold scores -> counts of cosines, added up over the runs that have them."""
     found: dict[str, list[int]] = {}
     for run in group.runs:
         spread = run.sets.get(key, {}).get("cosines", {})
@@ -76,7 +76,7 @@ def on_log_axis(values: Sequence[float]) -> bool:
 
 
 def seed_spread(groups: Sequence[Group], key: str, label: str) -> bytes:
-    """A dot a seed, the mean as a line with its 95 % interval, the score before training as a bar."""
+    """A dot for each seed, a line for the mean with its 95 % interval, and a diamond for the score before training."""
     with rc_context(STYLE):
         figure, axis = _figure(0.9 + 0.32 * len(groups))
         for row, group in enumerate(groups):
@@ -96,7 +96,7 @@ def seed_spread(groups: Sequence[Group], key: str, label: str) -> bytes:
 
 
 def curves(groups: Sequence[Group], key: str, label: str) -> bytes:
-    """A curve a group against steps: seeds thin, their mean thick."""
+    """A curve for each group against steps: thin for the seeds, thick for their mean."""
     with rc_context(STYLE):
         figure, axis = _figure(3.1 + 0.19 * len(groups))
         handles = []
@@ -113,7 +113,7 @@ def curves(groups: Sequence[Group], key: str, label: str) -> bytes:
 
 
 def plane(groups: Sequence[Group], alignment: str, uniformity: str) -> bytes:
-    """Uniformity against alignment: seeds small, means large, an arrow from the encoder before training."""
+    """Alignment against uniformity: small marks for seeds, large ones for means, arrows from the start of training."""
     with rc_context(STYLE):
         figure, axis = _figure(3.3 + 0.19 * len(groups))
         handles = []
@@ -135,7 +135,7 @@ def plane(groups: Sequence[Group], alignment: str, uniformity: str) -> bytes:
 def negative_logits(ms: Sequence[float], temperature: float, near: float | None = None) -> bytes:
     """Figure 1 of Hou & Li (2023): s(s + m)/τ against s for each m, with its turning point, and InfoNCE's s/τ.
 
-    near: show no more than these cosines around 0.
+    near: show only cosines from -near to near.
     """
     cosine = np.linspace(-(near or 1), near or 1, 401)
     with rc_context(STYLE):
@@ -155,7 +155,7 @@ def negative_logits(ms: Sequence[float], temperature: float, near: float | None 
 
 
 def cosine_histogram(counts: Mapping[str, Sequence[int]], label: str) -> bytes:
-    """Share of pairs by cosine, a step curve a band of gold scores; random sentences filled."""
+    """The share of pairs by cosine: a step curve for each band of gold scores, filled for random sentences."""
     with rc_context(STYLE):
         figure, axis = _figure(2.9)
         bands = {band: of for band, of in counts.items() if sum(of)}
@@ -177,7 +177,7 @@ def cosine_histogram(counts: Mapping[str, Sequence[int]], label: str) -> bytes:
 
 
 def ablation(series: Series, key: str, label: str) -> bytes:
-    """The score against a setting: means with their deviation joined where it is a number, else a bar each."""
+    """The score against a setting: means and deviations, joined by a line if the setting is a number, else as bars."""
     groups = [group for _, group in series.points]
     summaries = [group.summary(key) for group in groups]
     means = [summary.mean for summary in summaries if summary]
@@ -198,7 +198,7 @@ def ablation(series: Series, key: str, label: str) -> bytes:
             axis.set_ylabel(label)
         else:
             rows = range(len(groups))
-            if len(befores) == 1:  # a bar is as long as the gain
+            if len(befores) == 1:  # the length of a bar is the gain
                 start = befores.copy().pop()
                 axis.barh(rows, [mean - start for mean in means], left=start, height=0.6, color=COLOURS[0], alpha=0.4)
             axis.errorbar(means, rows, xerr=deviations, color=COLOURS[0], fmt="|", markersize=13, capsize=3)
@@ -215,14 +215,14 @@ def ablation(series: Series, key: str, label: str) -> bytes:
 
 
 def _figure(height: float) -> tuple[Any, Any]:
-    figure = Figure(figsize=(WIDTH, height))  # without pyplot: no window system, no global state
+    figure = Figure(figsize=(WIDTH, height))  # pyplot would need a window system and has global state
     return figure, figure.subplots()
 
 
 def _svg(figure: Any) -> bytes:
     file = io.BytesIO()
     with warnings.catch_warnings():
-        # a sign that the font lacks: the caption and the alternative text have the name
+        # the font lacks a character: the caption and the alternative text have the name too
         warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from")
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     return file.getvalue()
@@ -243,5 +243,5 @@ def _legend(figure: Any, handles: Sequence[Any], groups: Sequence[Group]) -> Non
 
 
 def _short(name: str, length: int) -> str:
-    """Not hidden by matplotlib, which leaves out of a legend what begins with _."""
+    """``name`` cut to ``length``; a space before a first _ keeps matplotlib from leaving it out of the legend."""
     return (name if len(name) <= length else name[: length - 1] + "…").replace("_", " _", name.startswith("_"))

@@ -1,4 +1,4 @@
-"""Folders of runs -> a `Study`: runs whose settings are equal but for the seed are one group."""
+"""Folders of runs -> a `Study`, in which runs that differ only in the seed are one group."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from pathlib import Path
 from ..errors import UserError
 from ..evaluation.identity import as_embedded
 from ..runs.record import RUN_FILE, last_part, without_paths
+from ..runs.scores import RESULTS_FILE
 from .names import tell_apart, with_folders_above
 from .scored import POOLING, read_other, read_run
 from .study import Group, ScoredEncoder, Study
 
-REPORT = "report.html"  # marks a folder that `focalcse report` wrote
+REPORT = "report.html"  # identifies a folder that `focalcse report` wrote
 
 
 def read_study(folders: Iterable[str | Path]) -> Study:
-    """The runs of ``folders``, each a run or a folder of runs, however deep.
+    """Read ``folders``, each the folder of a run or one that contains runs at any depth.
 
     Raises:
-        UserError: a folder is missing, or none holds a finished run.
+        UserError: a folder is missing, or no folder contains a finished run.
     """
     study, runs, others, shown = Study([], {}), [], [], []
-    places: dict[Path, tuple[Path, str]] = {}  # a folder once, though it is given twice
+    places: dict[Path, tuple[Path, str]] = {}  # a folder that is given twice is read once
     for folder in map(Path, folders):
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}; give output folders of training runs, or one above them")
@@ -36,10 +37,10 @@ def read_study(folders: Iterable[str | Path]) -> Study:
         try:
             if (place / RUN_FILE).exists():
                 runs.append(read_run(place, name))
-            elif (place / "results.json").exists():
+            elif (place / RESULTS_FILE).exists():
                 others.append(read_other(place, name))
             else:
-                study.skipped[name] = "no run.json: not finished, failed, or no run"
+                study.skipped[name] = "no run.json: the run is not finished or failed, or this is not a run"
         except UserError as error:
             study.skipped[name] = without_paths(str(error), [str(place)])
         except (OSError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -55,10 +56,10 @@ def read_study(folders: Iterable[str | Path]) -> Study:
 
 
 def _adopt(other: ScoredEncoder, runs: Sequence[ScoredEncoder]) -> str | None:
-    """Gives an encoder's scores to the runs that started from it; the name of that start, or None.
+    """Add an encoder's scores to the runs that started from it; return the name of that start, or None.
 
-    It is theirs by its pooling, its name and its scores, where both were scored on a set; of several such starts by
-    the scores, else by the whole path.
+    They started from it if its pooling, the last part of its path, and its scores on shared sets agree. If several
+    starts fit, shared scores decide, then the whole path.
     """
     starts: dict[str, list[ScoredEncoder]] = {}
     for run in runs:
@@ -70,7 +71,7 @@ def _adopt(other: ScoredEncoder, runs: Sequence[ScoredEncoder]) -> str | None:
         shared = [(run.before[key], other.scores[key]) for run in same for key in run.before if key in other.scores]
         theirs = same[0].models.get("encoder", ("",))[0]
         if all(abs(one - two) <= 0.01 for one, two in shared) and last_part(path) == last_part(theirs):
-            # one of two paths may begin in another folder: then it is the end of the other
+            # a path may be relative to another folder: then it is the end of the other path
             ranks[start] = bool(shared), path == theirs or path.endswith(f"/{theirs}") or theirs.endswith(f"/{path}")
     best = [start for start, rank in ranks.items() if rank == max(ranks.values())]
     if len(best) != 1 or not any(ranks[best[0]]):
@@ -81,10 +82,10 @@ def _adopt(other: ScoredEncoder, runs: Sequence[ScoredEncoder]) -> str | None:
 
 
 def _group(runs: list[ScoredEncoder], skipped: dict[str, str]) -> list[Group]:
-    """Groups in the order of their first run, named by the folders without the seed, or by what differs."""
+    """Groups in the order of their first run, named by their folders without the seed, or by what differs."""
     _tell_models_apart(runs)
     texts: dict[str, set[str]] = {}
-    for run in runs:  # two texts under one name are two factors
+    for run in runs:  # two texts of the same name are different factors
         texts.setdefault(run.factors["data"], set()).update(filter(None, [run.text_sha256]))
     found: dict[tuple, list[ScoredEncoder]] = {}
     for run in runs:
@@ -108,7 +109,7 @@ def _group(runs: list[ScoredEncoder], skipped: dict[str, str]) -> list[Group]:
 
 
 def _tell_models_apart(runs: Sequence[ScoredEncoder]) -> None:
-    """Other models that are shown alike, because paths are cut to their last part, get names of their own."""
+    """Give different names to different models whose paths end in the same part, which alone is shown."""
     for factor in ("encoder", "reference"):
         found = sorted({run.models[factor] for run in runs if factor in run.models})
         told = tell_apart([shown for _, shown in found], [recorded for recorded, _ in found], private=True)
@@ -120,8 +121,8 @@ def _tell_models_apart(runs: Sequence[ScoredEncoder]) -> None:
 
 
 def _places(folder: Path) -> list[Path]:
-    """Folders with records, and folders without any folder in them; not below a run, nor reports."""
-    if any((folder / name).exists() for name in (RUN_FILE, "results.json")):
+    """The folders with records, and those that contain no folder; not those inside a run, and no reports."""
+    if any((folder / name).exists() for name in (RUN_FILE, RESULTS_FILE)):
         return [folder]
     if (folder / REPORT).exists():
         return []

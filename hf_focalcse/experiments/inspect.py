@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,21 @@ from ..options.experiments import InspectOptions
 from ..options.field import check_ranges, options_of
 from ..runs.atomic import require_writable
 from .batches import find
+from .search import Search
+
+DEFAULTS = {"m": 0.3, "temperature": 0.05, "max_seq_length": 32}  # of an encoder that records none
 
 
 def inspect(args: InspectOptions) -> None:
-    """``focalcse inspect``: a table on the terminal, all pairs in ``--jsonl``."""
+    """Print a table of the pairs that were found, and write them to ``--jsonl``."""
     check(args)
     require_writable(args.jsonl, "--jsonl")
     device = choose_device(args.device)
-    model = prepare_encoder(args).to(device)
-    reference = prepare_reference(args, model)
-    sentences = prepare_sentences(args, model)
-    findings = find(model, sentences, args, reference)
+    model, search = prepare_encoder(args)
+    model = model.to(device)
+    reference = prepare_reference(args, search.max_seq_length)
+    sentences = prepare_sentences(args)
+    findings = find(model, sentences, search, reference)
     print(findings.table(args.top))
     if args.jsonl is not None:
         findings.write(Path(args.jsonl))
@@ -35,7 +40,7 @@ def inspect(args: InspectOptions) -> None:
 
 
 def check(args: InspectOptions) -> None:
-    """Refuse numbers that make no sense, before anything is loaded.
+    """Refuse options that are missing, out of range or without effect, before anything is loaded.
 
     Raises:
         UserError: with the value and what is allowed.
@@ -46,16 +51,14 @@ def check(args: InspectOptions) -> None:
     for name in ("reference_pooler", "reference_revision"):
         if getattr(args, name) is not None and args.reference_model is None:
             raise UserError(f"--{name} belongs to --reference_model, which is not given")
-    if args.jsonl is not None and (Path(args.jsonl).is_dir() or not Path(args.jsonl).parent.is_dir()):
-        raise UserError(f"--jsonl {args.jsonl} cannot be written: name a file in a folder that is there")
 
 
-def prepare_encoder(args: InspectOptions) -> Any:
-    """The encoder, with m, temperature and length in ``args`` as it was trained with where they were not given.
+def prepare_encoder(args: InspectOptions) -> tuple[Any, Search]:
+    """The encoder, and what to look for: m, temperature and length default to those that it was trained with.
 
     Raises:
-        UserError: it cannot be loaded, a setting is not allowed, or --dropout_views find no dropout or a projection
-            that training would draw anew.
+        UserError: the encoder cannot be loaded, a setting is not allowed, or --dropout_views has no dropout or would
+            use a projection that training initialises again.
     """
     path, _ = quickstart.resolve_model(args.model_name_or_path)
     projection = None
@@ -64,27 +67,29 @@ def prepare_encoder(args: InspectOptions) -> Any:
     model = load_model(path, args.pooler, projection, revision=args.model_revision)
     require_projection(model, str(args.model_name_or_path))
     recorded = model.config.focal_cl
-    for name, default in (("m", 0.3), ("temperature", 0.05), ("max_seq_length", 32)):
-        if getattr(args, name) is None:
-            setattr(args, name, default if recorded.get(name) is None else recorded[name])
-    build_loss("focal", m=args.m, temperature=args.temperature)  # refuses what no loss can have
-    if not 3 <= int(args.max_seq_length or 0) <= model.max_length():
+    given = {field.name: getattr(args, field.name) for field in fields(Search)}
+    for name, default in DEFAULTS.items():
+        if given[name] is None:
+            given[name] = default if recorded.get(name) is None else recorded[name]
+    search = Search(**given)
+    build_loss("focal", m=search.m, temperature=search.temperature)  # refuses what no loss accepts
+    if not 3 <= search.max_seq_length <= model.max_length():
         raise UserError(
-            f"--max_seq_length is {args.max_seq_length}; this encoder takes 3 to {model.max_length()} tokens"
+            f"--max_seq_length is {search.max_seq_length}; this encoder takes 3 to {model.max_length()} tokens"
         )
     if args.dropout_views:
         if not any(model.dropout_rates().values()):
             raise UserError("--dropout_views: every dropout rate of this encoder is 0, so both views would be equal")
         if model.projection_use != "none" and "loss" not in recorded:
             raise UserError(
-                f"--dropout_views: training would draw the projection of {args.model_name_or_path} anew, so there is "
-                "nothing to look at yet; give --pooler cls_before_pooler or mean, or a trained folder"
+                f"--dropout_views: training would initialise the projection of {args.model_name_or_path} again, so "
+                "there is nothing to inspect yet; give --pooler cls_before_pooler or mean, or a trained folder"
             )
-    return model
+    return model, search
 
 
-def prepare_reference(args: InspectOptions, model: Any) -> FrozenReference | None:
-    """The frozen encoder that finds false negatives, or None."""
+def prepare_reference(args: InspectOptions, max_seq_length: int) -> FrozenReference | None:
+    """The frozen encoder that finds false negatives, if one was asked for."""
     if args.reference_model is None:
         return None
     path, _ = quickstart.resolve_model(args.reference_model)
@@ -93,11 +98,11 @@ def prepare_reference(args: InspectOptions, model: Any) -> FrozenReference | Non
         require_projection(frozen, args.reference_model)
     except UserError as error:
         raise UserError(f"--reference_model: {str(error).replace('--pooler', '--reference_pooler')}") from error
-    return FrozenReference(frozen, int(args.max_seq_length or 0))
+    return FrozenReference(frozen, max_seq_length)
 
 
-def prepare_sentences(args: InspectOptions, model: Any) -> Sentences:
-    """The file's sentences, at least one batch of them."""
+def prepare_sentences(args: InspectOptions) -> Sentences:
+    """The sentences of the file, which must fill a batch."""
     try:
         file = quickstart.resolve_text(args.file)
         sentences = read_sentences(file, text_column=args.text_column)

@@ -1,4 +1,4 @@
-"""Names by which different paths are told apart without showing the paths."""
+"""Names that distinguish paths without showing the paths."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 
 def tell_apart(names: Sequence[str], paths: Sequence[str], private: bool = False) -> list[str]:
-    """The names of different paths; equal ones get one or two folders of their paths before, or a short hash behind.
+    """``names`` of different ``paths``, where equal names are preceded by one or two folders or followed by a hash.
 
-    private: the first folder of a path, from the root the first two, are not shown.
+    private: do not show the first folder of a path, nor the second of an absolute one.
     """
     told = list(names)
     for depth in (1, 2):
@@ -24,12 +24,12 @@ def tell_apart(names: Sequence[str], paths: Sequence[str], private: bool = False
 
 
 def _folders(path: str, private: bool) -> list[str]:
-    """Those above the last part, that may be shown."""
+    """The folders above the last part that may be shown."""
     rooted = re.match(r"[/\\~.]|\w:", path) is not None
     named = [part for part in re.split(r"[/\\]", path)[:-1] if not re.fullmatch(r"\.*|~.*|\w:", part)]
     return named[rooted + private :]
 
 
 def with_folders_above(place: Path, name: str) -> str:
-    """``place`` as the path whose last part is all of ``name``."""
+    """``place`` as a path whose last part stands for all of ``name``."""
     return "/".join([*place.parts[: -len(Path(name).parts)], "_"])

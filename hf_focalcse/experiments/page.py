@@ -1,37 +1,32 @@
-"""Sections of a report -> one self-contained HTML page, or Markdown; all text is escaped here."""
+"""Sections of a report -> one self-contained HTML page, or Markdown; here all text is escaped."""
 
 from __future__ import annotations
 
 import base64
-import html
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
+from ..runs.escaping import escape_html, escape_markdown
+from ..runs.tables import Table
+
 TEMPLATE = Path(__file__).with_name("report.html")
-PICTURES = "report_files"  # folder of the Markdown's pictures
-
-
-@dataclass(frozen=True)
-class Table:
-    caption: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
+PICTURES = "report_files"  # the folder of the pictures that the Markdown shows
 
 
 @dataclass(frozen=True)
 class Picture:
     name: str
     svg: bytes
-    alt: str  # what it shows, for those who cannot see it
+    alt: str  # a description for readers who cannot see the picture
     caption: str
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence that the data of a section bear out."""
+    """A sentence that follows from the data of a section."""
 
     text: str
 
@@ -41,33 +36,35 @@ Section = tuple[str, Sequence[Part]]  # title, parts
 
 
 def to_html(title: str, sections: Sequence[Section]) -> str:
-    """One page that loads nothing."""
-    blocks = [f"<h1>{_escape(title)}</h1>"]
-    links = "".join(f'<li><a href="#{slug(name)}">{_escape(name)}</a></li>' for name, _ in sections)
+    """One page that loads no other file."""
+    blocks = [f"<h1>{escape_html(title)}</h1>"]
+    links = "".join(f'<li><a href="#{slug(name)}">{escape_html(name)}</a></li>' for name, _ in sections)
     blocks.append(f'<nav aria-label="Sections"><ul>{links}</ul></nav>')
     for name, parts in sections:
-        blocks.append(f'<section aria-labelledby="{slug(name)}">\n<h2 id="{slug(name)}">{_escape(name)}</h2>')
+        blocks.append(f'<section aria-labelledby="{slug(name)}">\n<h2 id="{slug(name)}">{escape_html(name)}</h2>')
         pictures = "".join(_html_picture(part) for part in parts if isinstance(part, Picture))
         blocks += [_html_text(part) for part in parts if not isinstance(part, Picture)]
         blocks += [f'<div class="pictures">\n{pictures}</div>'] if pictures else []
         blocks.append("</section>")
     page = Template(TEMPLATE.read_text(encoding="utf-8"))
-    return page.substitute(title=_escape(title), body="\n".join(blocks))
+    return page.substitute(title=escape_html(title), body="\n".join(blocks))
 
 
 def _html_text(part: str | Finding | Table) -> str:
     if isinstance(part, Finding):
-        return f'<p class="finding">{_escape(part.text)}</p>'
+        return f'<p class="finding">{escape_html(part.text)}</p>'
     if isinstance(part, str):
-        return f"<p>{_code(_escape(part))}</p>"
+        return f"<p>{_code(escape_html(part))}</p>"
     kinds = [_kind([row[i] for row in part.rows]) for i in range(len(part.header))]
-    head = "".join(f'<th scope="col"{of}>{_escape(cell)}</th>' for cell, of in zip(part.header, kinds, strict=True))
+    head = "".join(
+        f'<th scope="col"{of}>{escape_html(cell)}</th>' for cell, of in zip(part.header, kinds, strict=True)
+    )
     rows = ""
     for row in part.rows:
-        cells = [f"<td{of}>{_escape(cell)}</td>" for cell, of in zip(row, kinds, strict=True)]
-        cells[0] = f'<th scope="row"{kinds[0]}>{_escape(row[0])}</th>'
+        cells = [f"<td{of}>{escape_html(cell)}</td>" for cell, of in zip(row, kinds, strict=True)]
+        cells[0] = f'<th scope="row"{kinds[0]}>{escape_html(row[0])}</th>'
         rows += f"<tr>{''.join(cells)}</tr>\n"
-    label = _escape(part.caption)
+    label = escape_html(part.caption)
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table>\n'
         f"<caption><span>{label}</span></caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody></table></div>"
@@ -77,49 +74,41 @@ def _html_text(part: str | Finding | Table) -> str:
 def _html_picture(picture: Picture) -> str:
     data = base64.b64encode(picture.svg).decode()
     return (
-        f'<figure><img src="data:image/svg+xml;base64,{data}" alt="{_escape(picture.alt)}">\n'
-        f"<figcaption>{_escape(picture.caption)}</figcaption></figure>\n"
+        f'<figure><img src="data:image/svg+xml;base64,{data}" alt="{escape_html(picture.alt)}">\n'
+        f"<figcaption>{escape_html(picture.caption)}</figcaption></figure>\n"
     )
 
 
 def to_markdown(title: str, sections: Sequence[Section]) -> str:
-    """The same, with the pictures in the folder `PICTURES` beside it."""
-    blocks = [f"# {_mark(title)}"]
+    """The same as Markdown, with the pictures in the folder `PICTURES` beside the file."""
+    blocks = [f"# {escape_markdown(title)}"]
     for name, parts in sections:
-        blocks.append(f"## {_mark(name)}")
+        blocks.append(f"## {escape_markdown(name)}")
         for part in parts:
             if isinstance(part, Table):
-                lines = [part.header, [":--", *["--:"] * (len(part.header) - 1)], *part.rows]
-                cells = [[cell if i == 1 else _mark(cell) for cell in line] for i, line in enumerate(lines)]
-                blocks.append(_mark(part.caption) + "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in cells))
+                blocks.append(part.markdown())
             elif isinstance(part, Picture):
-                blocks.append(f"![{_mark(part.alt)}]({PICTURES}/{part.name}.svg)\n\n{_mark(part.caption)}")
+                blocks.append(
+                    f"![{escape_markdown(part.alt)}]({PICTURES}/{part.name}.svg)\n\n{escape_markdown(part.caption)}"
+                )
             else:
-                blocks.append(f"> {_mark(part.text)}" if isinstance(part, Finding) else _mark(part, keep="`"))
+                blocks.append(
+                    f"> {escape_markdown(part.text)}" if isinstance(part, Finding) else escape_markdown(part, keep="`")
+                )
     return "\n\n".join(blocks) + "\n"
-
-
-def _escape(text: str) -> str:
-    return html.escape(text, quote=True)
 
 
 def _code(text: str) -> str:
     return re.sub("`([^`]+)`", r"<code>\1</code>", text)
 
 
-def _mark(text: str, keep: str = "") -> str:
-    """Text that Markdown and the HTML in it take for nothing but text, on one line."""
-    line = " ".join(text.split())
-    return re.sub(r"([\\`*\[\]|<>&#])", lambda sign: sign[0] if sign[0] in keep else f"\\{sign[0]}", line)
-
-
 def _kind(column: Sequence[str]) -> str:
-    """Numbers stand on the right, text on the left, long text in lines."""
+    """The class of a column: numbers are aligned right, text left, and long text is wrapped."""
     if all(re.fullmatch(r"[-±.,\d() ]*|\S+ to \S+", cell) for cell in column):
         return ""
     return ' class="text long"' if max(map(len, column)) > 34 else ' class="text"'
 
 
 def slug(text: str) -> str:
-    """For ids and names of files."""
+    """``text`` as an id or as part of the name of a file."""
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.") or "x"

@@ -1,9 +1,8 @@
-"""``focalcse report``: what a `Study` shows, written as one page and as Markdown with its pictures."""
+"""``focalcse report``: a `Study` written as one HTML page, and as Markdown with its pictures beside it."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count as count_from
@@ -12,18 +11,25 @@ from typing import Any
 
 from ..errors import UserError
 from ..options.experiments import ReportOptions
+from ..runs.atomic import write_bytes
 from ..runs.record import without_paths
+from ..runs.tables import Table
 from .groups import REPORT, read_study
 from .names import tell_apart
-from .page import PICTURES, Finding, Part, Picture, Section, Table, to_html, to_markdown
+from .page import PICTURES, Finding, Part, Picture, Section, to_html, to_markdown
 from .sections import SECTIONS, NoData
 from .study import Study
 
-SENTENCES = ("sentence", "sentences", "conclusion", "conclusions")  # keys of what compare says in words
+SENTENCES = (
+    "sentence",
+    "sentences",
+    "conclusion",
+    "conclusions",
+)  # keys under which `focalcse compare` writes sentences
 
 
 def report(args: ReportOptions) -> None:
-    """Read the runs, write report.html and report.md with their pictures, and say where."""
+    """Read the runs, write report.html and report.md with its pictures, and print where they are."""
     study = read_study(args.folders)
     folder = Path(args.output_dir or Path(args.folders[0]) / "report")
     sections = make_sections(study, read_comparisons(args.compare or []))
@@ -34,9 +40,9 @@ def report(args: ReportOptions) -> None:
         for old in (folder / PICTURES).glob("*.svg"):  # of an earlier report
             old.unlink()
         for picture in pictures:
-            _write(folder / PICTURES / f"{picture.name}.svg", picture.svg)
-        _write(folder / "report.md", to_markdown(title, sections).encode())
-        _write(folder / REPORT, to_html(title, sections).encode())
+            write_bytes(folder / PICTURES / f"{picture.name}.svg", picture.svg)
+        write_bytes(folder / "report.md", to_markdown(title, sections).encode())
+        write_bytes(folder / REPORT, to_html(title, sections).encode())
     except OSError as error:
         raise UserError(f"the report cannot be written into {folder} ({error.strerror}); give --output_dir") from error
     print(f"{len(study.runs)} runs in {len(study.groups)} groups, {len(study.skipped)} folders left out")
@@ -46,7 +52,7 @@ def report(args: ReportOptions) -> None:
 
 
 def make_sections(study: Study, comparisons: Sequence[str] = ()) -> list[Section]:
-    """(title, parts) of each section that there is data for; the last names what was left out."""
+    """(title, parts) of each section that has data; the last section names what was left out."""
     made: list[Section] = []
     missing: list[Part] = []
     for title, section in SECTIONS.items():
@@ -57,16 +63,16 @@ def make_sections(study: Study, comparisons: Sequence[str] = ()) -> list[Section
     used: set[str] = set()
     made = [(title, _with_own_names(parts, used)) for title, parts in made]
     said: list[Part] = [*map(Finding, comparisons)] or [
-        "No comparison was given: nothing here is a test. `focalcse compare` tests whether two groups differ."
+        "No comparison was given, so nothing here is a test. `focalcse compare` tests whether two groups differ."
     ]
     made.insert(1, ("What the tests say", said))
     rows = [[name, reason] for name, reason in study.skipped.items()]
-    skipped = [Table(f"{len(rows)} folders that count for nothing above", ["folder", "why"], rows)] if rows else []
+    skipped = [Table(["folder", "why"], rows, caption=f"{len(rows)} folders that are not used above")] if rows else []
     return [*made, *([("Left out", [*missing, *skipped])] if missing or skipped else [])]
 
 
 def _with_own_names(parts: Sequence[Part], used: set[str]) -> list[Part]:
-    """Pictures are files: one whose name is taken gets a number, since slugs of unlike names may be equal."""
+    """Number pictures whose name is taken: they are files, and the slugs of different names may be equal."""
     named: list[Part] = []
     for part in parts:
         if isinstance(part, Picture):
@@ -78,10 +84,10 @@ def _with_own_names(parts: Sequence[Part], used: set[str]) -> list[Part]:
 
 
 def read_comparisons(files: Sequence[str]) -> list[str]:
-    """The sentences in the json files of `focalcse compare`; of several, each with the name of its file.
+    """The sentences in the JSON files of `focalcse compare`; with several files, each after the name of its file.
 
     Raises:
-        UserError: a file is missing, no json, or holds no sentence.
+        UserError: a file is missing, is not JSON, or contains no sentence.
     """
     said = []
     names = tell_apart([Path(file).stem for file in files], list(files))
@@ -89,9 +95,11 @@ def read_comparisons(files: Sequence[str]) -> list[str]:
         try:
             found = list(dict.fromkeys(_sentences(json.loads(Path(file).read_text(encoding="utf-8")))))
         except (OSError, ValueError) as error:
-            raise UserError(f"--compare {file} is no json that can be read ({error}); give that of compare") from error
+            raise UserError(
+                f"--compare {file} cannot be read as JSON ({error}); give what focalcse compare --json wrote"
+            ) from error
         if not found:
-            raise UserError(f"--compare {file} holds no sentence; give what focalcse compare --json wrote")
+            raise UserError(f"--compare {file} contains no sentence; give what focalcse compare --json wrote")
         which = f"{name}: " if len(files) > 1 else ""
         said += [which + without_paths(sentence) for sentence in found]
     return said
@@ -109,13 +117,3 @@ def _sentences(content: Any, wanted: bool = False) -> Iterator[str]:
             yield from _sentences(value, wanted)
     elif isinstance(content, str) and wanted:
         yield content
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        part.write_bytes(content)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)

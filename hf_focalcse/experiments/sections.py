@@ -1,34 +1,35 @@
-"""The sections of a report: tables, pictures and sentences that the data of a `Study` bear out."""
+"""The sections of a report: tables, pictures and sentences, all made from the data of a `Study`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..runs.scores import SICK_SPLITS, headline
+from ..runs.scores import SICK_SPLITS, headline, is_headline, set_of
+from ..runs.tables import Table
 from . import figures
-from .page import Finding, Part, Picture, Table, slug
-from .study import DEV, SPEARMAN, Group, Series, Study, Summary
+from .page import Finding, Part, Picture, slug
+from .study import DEV, Group, Series, Study, Summary
 
 AVERAGES = tuple(headline(SICK_SPLITS[whose].average) for whose in ("senteval", "mteb"))
 FEW_SHOT = "sentences"
-SAMPLES = {  # what training measures between evaluations, see measuring.py
+SAMPLES = {  # what training measures between evaluations
     "measured_pairs": "a fixed sample of the dev pairs",
     "measured_views": "two views of fixed training sentences, as the loss sees them",
 }
-BESIDE = 8  # pictures of one kind; more are left to the tables
-MOST_M = 6
+MOST_HISTOGRAMS = 8  # the table shows the groups beyond
+MOST_M = 6  # curves of the negative logit
 
 
 class NoData(Exception):
-    """Why a section is left out."""
+    """The reason why a section is left out."""
 
 
 def settings(study: Study) -> Iterator[Part]:
-    """In what the groups differ, in what not, and where the runs come from."""
+    """What differs between the groups, what does not, and where the runs come from."""
     runs, groups = study.runs, study.groups
     varied = study.varied()
     facts = {name: [_several(run.facts[name] for run in group.runs) for group in groups] for name in runs[0].facts}
@@ -36,32 +37,32 @@ def settings(study: Study) -> Iterator[Part]:
     rows = [[g.name, str(len(g.runs)), " ".join(str(run.seed) for run in g.runs),
              *(g.factors.get(name, "-") for name in varied), *(facts[name][i] for name in told)]
             for i, g in enumerate(groups)]  # fmt: skip
-    yield Table("The groups and that in which they differ", ["group", "n", "seeds", *varied, *told], rows)
+    yield Table(["group", "n", "seeds", *varied, *told], rows, caption="The groups and what differs between them")
     equal: dict[str, str] = {}
     for name in dict.fromkeys(name for group in groups for name in group.factors if name not in varied):
         some = [group for group in groups if name in group.factors]
         where = "" if len(some) == len(groups) else f" (a setting of {len(some)} of the {len(groups)} groups)"
         equal[name] = some[0].factors[name] + where
     equal |= {name: _several(run.facts[name] for run in runs) for name in facts if name not in told}
-    yield Table("Equal in all groups", ["", "value"], [*equal.items()])
+    yield Table(["", "value"], [*equal.items()], caption="Equal in all groups")
     for note, count in _count(note for run in runs for note in run.notes).items():
         yield f"Noted by {count} of {len(runs)} runs: {note}"
 
 
 def scores(study: Study) -> Iterator[Part]:
-    """The table of scores, and which mean is highest."""
+    """The table of scores, and the highest mean."""
     yield (
         f"{len(study.runs)} runs in {len(study.groups)} groups. The runs of a group have equal settings and differ in "
-        "the seed. Figures are Spearman x 100 over all pairs of a set, mean ± standard deviation over seeds (n - 1). "
-        "One without ± is of one seed: its spread is not known."
+        "the seed. Scores are Spearman x 100 over all pairs of a set: mean ± standard deviation over seeds (n - 1). "
+        "A score without ± is that of one seed, whose spread is unknown."
     )
     columns = study.keys()
     if not columns:
-        raise NoData("no run holds a score; judge them with `focalcse eval`")
-    headline = next((key for key in AVERAGES if any(g.values(key) for g in study.groups)), None)
-    headline = headline or (DEV if DEV in columns else next(iter(columns)))
+        raise NoData("no run has a score; evaluate the runs with `focalcse eval`")
+    chosen = next((key for key in AVERAGES if any(g.values(key) for g in study.groups)), None)
+    chosen = chosen or (DEV if DEV in columns else next(iter(columns)))
     for start, groups in study.starts().items():
-        if text := _highest(start, groups, headline, columns[headline]):
+        if text := _highest(start, groups, chosen, columns[chosen]):
             yield Finding(text)
     alone = {f"{start}, before training": {key: groups[0].before(key) for key in columns}
              for start, groups in study.starts().items()}  # fmt: skip
@@ -70,16 +71,16 @@ def scores(study: Study) -> Iterator[Part]:
     rows += [[g.name, str(len(g.runs)), *(_cell(g.summary(key), len(g.runs)) for key in columns)]
              for groups in study.starts().values() for g in groups]  # fmt: skip
     labels = ", ".join(f"{of.label} pairs" for of in SICK_SPLITS.values())
-    splits = f"SICK-R and Avg name whose split was scored: {labels}. "
+    splits = f"SICK-R and Avg name the test pairs that were scored: {labels}. "
     sick = splits if any(key.startswith("SICK-R") for key in columns) else ""
-    about = "Avg is the mean of the seven test sets, each rounded to two decimals first" if headline in AVERAGES else (
+    about = "Avg is the mean of the seven test sets, each rounded to two decimals first" if chosen in AVERAGES else (
         "No average: not all seven test sets were scored")  # fmt: skip
-    yield Table(f"Spearman x 100. {sick}{about}.", ["", "n", *columns.values()], rows)
+    yield Table(["", "n", *columns.values()], rows, caption=f"Spearman x 100. {sick}{about}.")
     for key, title in columns.items():
         hashes = {run.sets[k]["sha256"] for run in [*study.runs, *study.others.values()]
-                  if (k := key.removesuffix(SPEARMAN)) in run.sets}  # fmt: skip
+                  if (k := set_of(key)) in run.sets}  # fmt: skip
         if len(hashes) > 1:
-            yield f"{title} was measured on {len(hashes)} different versions of the set: its column does not compare."
+            yield f"{title} was measured on {len(hashes)} different versions of the set: they cannot be compared."
 
 
 def seed_spread(study: Study) -> Iterator[Part]:
@@ -88,16 +89,16 @@ def seed_spread(study: Study) -> Iterator[Part]:
     scored = [key for key in (*AVERAGES, DEV) if any(g.values(key) for g in study.groups)]
     drawn = [key for key in scored if key not in AVERAGES or key == scored[0]]  # one average, of the split of papers
     if not drawn:
-        raise NoData("no run holds a dev score or the average of the seven test sets")
+        raise NoData("no run has a dev score or the average of the seven test sets")
     if all(len(group.runs) == 1 for group in study.groups):
-        yield Finding("Every group is of one seed: of no score is the spread known.")
+        yield Finding("Every group has one seed, so the spread of no score is known.")
     for key in drawn:
         found = [s for g in study.groups if (s := g.summary(key)) and s.sd is not None]
         if found:
             low, high = _several(f"{s.sd:.2f}" for s in found), _several(str(s.n) for s in found)
             yield Finding(
                 f"{columns[key]}: the standard deviation over seeds is {low} ({len(found)} groups of {high} seeds); a "
-                "difference of that size between two single runs says nothing."
+                "difference of that size between two single runs means nothing."
             )
     for start, groups in study.starts().items():
         for key in drawn:
@@ -105,20 +106,20 @@ def seed_spread(study: Study) -> Iterator[Part]:
                 f"seeds-{slug(start)}-{slug(columns[key])}",
                 figures.seed_spread(groups, key, f"Spearman x 100, {columns[key]}"),
                 f"{columns[key]}: " + "; ".join(f"{g.name} {_cell(g.summary(key), len(g.runs))}" for g in groups),
-                f"{start}: {columns[key]}. Dot: a seed; line: their mean; band: its 95 % interval (Student's t; none "
+                f"{start}: {columns[key]}. Dot: a seed; line: the mean; band: its 95 % interval (Student's t; none "
                 "for one seed); grey diamond: before training.",
             )
 
 
 def dev_curves(study: Study) -> Iterator[Part]:
     """The dev score against steps."""
-    key = _curve_key(study, SPEARMAN)
-    title = study.keys().get(key, key.removesuffix(SPEARMAN))
+    key = _curve_key(study, is_headline, "spearman")
+    title = study.keys().get(key, set_of(key))
     ends = {g.name: list(g.curve(key).items()) for g in study.groups if len(g.curve(key)) > 1}
     rising = [name for name, curve in ends.items() if max(curve, key=lambda point: point[1]) == curve[-1]]
     yield Finding(
         f"In {len(rising)} of {len(ends)} groups the mean {title} is highest at the last evaluation"
-        + (": there the budget, not the method, may be what ended the rise." if rising else ".")
+        + (": there the end of training, not the method, may have ended the rise." if rising else ".")
     )
     for label, groups in _panels(study, lambda group: bool(group.curve(key))):
         yield Picture(f"dev-{slug(label)}", figures.curves(groups, key, title), _alt_curves(title, groups, key),
@@ -127,14 +128,14 @@ def dev_curves(study: Study) -> Iterator[Part]:
 
 def alignment_uniformity(study: Study) -> Iterator[Part]:
     """Alignment and uniformity against steps."""
-    sample = _curve_key(study, "/uniformity").removesuffix("/uniformity")
+    sample = _curve_key(study, lambda key: key.endswith("/uniformity"), "uniformity").removesuffix("/uniformity")
     keys = {name: f"{sample}/{name}" for name in ("alignment", "uniformity")}
     keys = {name: key for name, key in keys.items() if any(group.curve(key) for group in study.groups)}
     changes = []
     for name, key in keys.items():
         ends = [list(g.curve(key).values()) for g in study.groups if len(g.curve(key)) > 1]
         changes.append(f"{name} fell in {sum(of[-1] < of[0] for of in ends)} of {len(ends)} groups")
-    yield Finding(f"From the first to the last measurement {' and '.join(changes)} (of both, lower is better).")
+    yield Finding(f"From the first to the last measurement {' and '.join(changes)} (lower is better for both).")
     for label, groups in _panels(study, lambda group: bool(group.curve(keys["uniformity"]))):
         for name, key in keys.items():
             yield Picture(f"{name}-{slug(label)}", figures.curves(groups, key, name), _alt_curves(name, groups, key),
@@ -147,7 +148,7 @@ def plane(study: Study) -> Iterator[Part]:
     of = next((s for s in ("STSBenchmark/test", "STSBenchmark/dev") if any(g.values(f"{s}/alignment")
                for g in study.groups)), None)  # fmt: skip
     if of is None:
-        raise NoData("no run holds alignment and uniformity, which `focalcse eval` measures on STS-B")
+        raise NoData("no run has alignment and uniformity, which `focalcse eval` measures on STS-B")
     alignment, uniformity = f"{of}/alignment", f"{of}/uniformity"
     placed = [g for g in study.groups if g.values(alignment) and g.values(uniformity)]
     both_known = [g for g in placed if g.before(alignment) is not None and g.before(uniformity) is not None]
@@ -159,7 +160,7 @@ def plane(study: Study) -> Iterator[Part]:
         yield Finding(
             f"Means of {len(gains)} groups against the encoder before training, on {of}: {both} have both lower "
             f"(better), {one} uniformity alone, {other} alignment alone, {neither} neither."
-            + (f" Of {without} more the encoder before training was not measured on it." if without else "")
+            + (f" For {without} more, the encoder before training was not measured on it." if without else "")
         )
     for label, groups in _panels(study, lambda group: group in placed):
         means = [[g.name, *(_plain(g.summary(key), 3) for key in (alignment, uniformity))] for g in groups]
@@ -195,11 +196,11 @@ def negative_logits(study: Study) -> Iterator[Part]:
 
 
 def histograms(study: Study) -> Iterator[Part]:
-    """Cosines by how alike people found the pairs."""
+    """Cosines of pairs by how similar people rated them."""
     candidates = ("STSBenchmark/test", "STSBenchmark/dev", *{k: 0 for run in study.runs for k in run.sets})
     of = next((k for k in candidates if any(figures.cosine_counts(g, k) for g in study.groups)), None)
     if of is None:
-        raise NoData("no results.json holds counts of cosines")
+        raise NoData("no results.json has counts of cosines")
     groups = sorted((g for g in study.groups if figures.cosine_counts(g, of)), key=lambda g: -len(g.runs))
     encoders = {name: Group(name, [run]) for name, run in study.others.items()} | {g.name: g for g in groups}
     counts = {name: found for name, group in encoders.items() if (found := figures.cosine_counts(group, of))}
@@ -207,18 +208,18 @@ def histograms(study: Study) -> Iterator[Part]:
     rows = [[name, *(_plain(figures.mean_cosine(found.get(band, [0]))) for band in bands)]
             for name, found in counts.items()]  # fmt: skip
     kind = "fifths of the pairs by gold score" if "lowest fifth" in bands else "bands of the gold score"
-    yield f"Pairs of {of} by {kind}, and random sentences of the set; seeds are added up."
-    yield Table(f"Mean cosine on {of}", ["", *bands], rows)
-    if len(counts) > BESIDE:
-        yield f"Pictures of the {BESIDE} with most seeds; the table has all."
-    for name in list(counts)[:BESIDE]:
+    yield f"Pairs of {of} by {kind}, and random sentences of the set; the seeds of a group are added up."
+    yield Table(["", *bands], rows, caption=f"Mean cosine on {of}")
+    if len(counts) > MOST_HISTOGRAMS:
+        yield f"The pictures show the {MOST_HISTOGRAMS} with most seeds; the table shows all."
+    for name in list(counts)[:MOST_HISTOGRAMS]:
         means = ", ".join(f"{b} {_plain(figures.mean_cosine(c))}" for b, c in counts[name].items())
         yield Picture(f"cosines-{slug(name)}", figures.cosine_histogram(counts[name], f"cosine, {of}"),
                       f"histogram of cosines of {name}; means: {means}", f"{name}: cosines on {of}.")  # fmt: skip
 
 
 def ablations(study: Study) -> Iterator[Part]:
-    """The score against every setting that was swept alone."""
+    """The score against every setting in which alone groups differ."""
     found = [series for series in study.ablations() if series.setting != FEW_SHOT]
     yield from _ablations(study, found, "no two groups differ in one setting alone")
 
@@ -247,7 +248,7 @@ def _ablations(study: Study, found: list[Series], reason: str) -> Iterator[Part]
     titles, drawn = study.keys(), 0
     for series in found:
         groups = [group for _, group in series.points]
-        # dev first: a setting is chosen on dev, and tested once it is chosen
+        # the dev score first: settings are chosen on dev, and only the chosen one is tested
         key = next((key for key in (DEV, *AVERAGES, *titles) if all(g.values(key) for g in groups)), None)
         if key is None:
             continue
@@ -261,7 +262,7 @@ def _ablations(study: Study, found: list[Series], reason: str) -> Iterator[Part]
             f"{series.setting} ({groups[0].start}): of {', '.join(v for v, _ in cells)} the highest mean "
             f"{titles[key]} is at {best[0]} ({_cell(best[1])}), over a range of {high - low:.2f}; "
             f"{_several(map(str, seeds))} seed{'s' if seeds != [1] else ''} a value"
-            + ("" if min(seeds) > 1 else ", so that chance is not told from effect")
+            + ("" if min(seeds) > 1 else ", so an effect cannot be told from chance")
             + ("; the values saw different numbers of sentences" if budget and series.setting != FEW_SHOT else "")
             + "."
         )
@@ -279,7 +280,7 @@ def _ablations(study: Study, found: list[Series], reason: str) -> Iterator[Part]
 
 
 def _highest(start: str, groups: Sequence[Group], key: str, title: str) -> str | None:
-    """A sentence on the highest mean among groups of one start; several seeds count before one."""
+    """A sentence on the highest mean among groups of one start; groups of one seed count only if there is no other."""
     found = [(s, g) for g in groups if (s := g.summary(key))]
     several = [pair for pair in found if pair[0].n > 1]
     ranked = sorted(several or found, key=lambda pair: -pair[0].mean)
@@ -302,27 +303,27 @@ def _highest(start: str, groups: Sequence[Group], key: str, title: str) -> str |
         return f"{text}; no other group compares with it."
     (next_best, next_group), gap = rest[0], best.mean - rest[0][0].mean
     spread = max(best.sd or 0, next_best.sd or 0)
-    weight = ("one seed each says nothing of chance" if not several else "less than the spread over seeds"
+    weight = ("one seed each says nothing about chance" if not several else "less than the spread over seeds"
               if gap < spread else "more than the spread over seeds, which is still no test")  # fmt: skip
     one = len(found) - len(several)
     aside = f" Groups of one seed ({one}) are left out of this sentence." if several and one else ""
     return f"{text}. Next is {next_group.name} ({told(next_best)}), {gap:.2f} lower: {weight}.{aside}"
 
 
-def _curve_key(study: Study, ending: str) -> str:
-    """The series that most groups have, of those with this ending; what was measured most often wins."""
+def _curve_key(study: Study, wanted: Callable[[str], bool], what: str) -> str:
+    """The series that was measured most often, of those whose key is ``wanted``."""
     points: dict[str, int] = {}
     for run in study.runs:
         for key, curve in run.curves.items():
-            if key.endswith(ending) and "/subset:" not in key and len(curve) > 1:
+            if wanted(key) and "/subset:" not in key and len(curve) > 1:
                 points[key] = points.get(key, 0) + len(curve)
     if not points:
-        raise NoData(f"no run measured {ending.strip('/').replace('all/', '')} twice while it trained (--eval_steps)")
+        raise NoData(f"no run measured {what} twice during training (--eval_steps)")
     return max(points, key=lambda key: points[key])
 
 
 def _panels(study: Study, wanted: Any) -> Iterator[tuple[str, list[Group]]]:
-    """Groups of one start, those of several seeds apart from those of one, at most MOST in a picture."""
+    """Groups of one start, at most MOST in a picture; groups of one seed are not mixed with others."""
     for start, groups in study.starts().items():
         panels = []
         for several in (True, False):
@@ -341,7 +342,7 @@ def _alt_curves(title: str, groups: Sequence[Group], key: str) -> str:
 
 
 def _cell(summary: Summary | None, runs: int | None = None) -> str:
-    """``79.58 ± 0.42``, with (k) where only k of the runs have the score."""
+    """``79.58 ± 0.42``, followed by (k) if only k of the runs have the score."""
     if summary is None:
         return "-"
     spread = "" if summary.sd is None else f" ± {summary.sd:.2f}"
@@ -354,7 +355,7 @@ def _plain(value: float | Summary | None, digits: int = 2) -> str:
 
 
 def _several(values: Any) -> str:
-    """The one value of several runs, the range of numbers and times, or all that there are."""
+    """The value that several runs share, else the range of numbers or times, else all values."""
     found = sorted(set(values))
     if len(found) > 1 and all(re.fullmatch(r"[\d,.]+|20\d\d-[\d-]+T.*", value) for value in found):
         if "T" not in "".join(found):

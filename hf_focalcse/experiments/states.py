@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..evaluation import Results
 from ..parsing.evaluation import parse_eval
 from ..runs.record import RUN_FILE, RunRecord
+from ..runs.scores import RESULTS_FILE, Results
 from ..training.checkpoints import find_checkpoint, list_checkpoints
 from .asked import same_command, told_differences
 from .grid import Grid, PlannedRun
@@ -118,5 +118,5 @@ def evaluation_of(folder: Path, evaluate: tuple[str, ...]) -> dict[str, Any]:
     for flag in ("eval_file", "sts_dir"):
         if flag in by and Path(by[flag]).exists():
             by[flag] = str(Path(by[flag]).resolve())
-    metadata = Results.read(folder / "results.json").metadata
+    metadata = Results.read(folder / RESULTS_FILE).metadata
     return {"by": by, "weights_sha256": metadata["model"].get("weights_sha256"), "sets": sorted(metadata["data"])}

@@ -70,14 +70,6 @@ class PairTest:
     p: float
 
 
-def compare_pairs(gold: np.ndarray, a: np.ndarray, b: np.ndarray, resamples: int, seed: int = 0) -> PairTest:
-    """gold: (N,) gold scores; a, b: (S, N) cosines of the same pairs for S seeds.
-
-    The unit is the pair: a pair is drawn, or its systems are swapped, for all seeds at once.
-    """
-    return summarise(len(gold), *resample(gold, a, b, resamples, seed))
-
-
 def resample(
     gold: np.ndarray,
     a: np.ndarray,
@@ -88,6 +80,9 @@ def resample(
     universe: int = 0,
 ) -> tuple[float, np.ndarray, np.ndarray]:
     """The observed difference; that on resampled pairs and that after random swaps of the systems, each (resamples,).
+
+    gold: (N,) gold scores; a, b: (S, N) cosines of the same pairs for S seeds. The unit is the pair: a pair is drawn,
+    or its systems are swapped, for all seeds at once.
 
     units: (N,) int64, the number below ``universe`` of the unit that each pair belongs to. A unit is drawn and swapped
     as a whole, and with one ``seed`` in the same way in every set that contains it. By default each pair is a unit.

@@ -1,4 +1,4 @@
-"""Runs in groups that differ in the seed alone, and what may be compared between the groups."""
+"""Groups of runs that differ only in the seed, and what may be compared between the groups."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from ..evaluation.tasks import STS_TASKS
-from ..runs.scores import SICK_SPLITS
+from ..runs.scores import SEVEN, SICK_SPLITS, headline, headlines, set_of
 
-SPEARMAN = "/all/spearman"
-DEV = "STSBenchmark/dev" + SPEARMAN
+DEV = headline("STSBenchmark/dev")
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Of n runs that differ in the seed; ``sd`` (n - 1) is None for one run."""
+    """Mean and sample standard deviation (n - 1) of n runs that differ in the seed; ``sd`` is None for one run."""
 
     n: int
     mean: float
@@ -32,14 +30,16 @@ class Summary:
         return cls(len(values), float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None)
 
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval of the mean, Student's t; the mean itself for one run."""
-        half = 0.0 if self.sd is None else float(stats.t.ppf(0.975, self.n - 1)) * self.sd / math.sqrt(self.n)
-        return self.mean - half, self.mean + half
+        """The 95 % interval of the mean by Student's t; for one run, the mean itself."""
+        if not self.sd:
+            return self.mean, self.mean
+        low, high = stats.t.interval(0.95, self.n - 1, self.mean, self.sd / math.sqrt(self.n))
+        return float(low), float(high)
 
 
 @dataclass(frozen=True)
 class ScoredEncoder:
-    """One trained encoder. Scores under the keys of results.json; factors: every setting that may change a score."""
+    """An encoder with its scores by the keys of results.json. factors: every setting that may change a score."""
 
     name: str
     seed: int
@@ -47,12 +47,12 @@ class ScoredEncoder:
     scores: dict[str, float]
     before: dict[str, float]  # scores of the encoder that training started from
     curves: dict[str, dict[int, float]]  # key -> step -> value, step 0 before training
-    sets: dict[str, Any]  # what results.json says of the data, with the counts of cosines
-    budget: int  # sentences seen
-    facts: dict[str, str] = field(default_factory=dict)  # where the run comes from
-    loss_settings: frozenset[str] = frozenset()  # the factors that belong to its loss alone
-    text_sha256: str = ""  # of the training text; empty for a sample, which the seed draws
-    models: dict[str, tuple[str, str]] = field(default_factory=dict)  # of encoder and reference: path, as shown
+    sets: dict[str, Any]  # what results.json says of each set, with the counts of its cosines
+    budget: int  # training sentences seen, repetitions included
+    facts: dict[str, str] = field(default_factory=dict)  # the origin and the costs of the run
+    loss_settings: frozenset[str] = frozenset()  # the factors that only its loss has
+    text_sha256: str = ""  # of the training text; empty for a sample, which depends on the seed
+    models: dict[str, tuple[str, str]] = field(default_factory=dict)  # encoder, reference -> (path, what is shown)
     notes: tuple[str, ...] = ()
 
 
@@ -69,7 +69,7 @@ class Group:
 
     @property
     def start(self) -> str:
-        """The encoder before training, as it is pooled: groups with one start compare."""
+        """The encoder before training, with its pooler; groups that start alike may be compared."""
         revision = self.factors.get("model_revision")
         return f"{self.factors['encoder']}{f' at {revision}' if revision else ''} ({self.factors['pooler']})"
 
@@ -92,7 +92,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Series:
-    """Groups that differ in one setting: (its value, group), ascending where they are numbers."""
+    """Groups that differ in one setting, as (value, group), in ascending order if the values are numbers."""
 
     setting: str
     points: list[tuple[float | str, Group]]
@@ -104,41 +104,41 @@ class Series:
 
 @dataclass
 class Study:
-    """All that was found in the folders."""
+    """Everything that was read from the folders."""
 
     groups: list[Group]
     others: dict[str, ScoredEncoder]  # encoders with results.json but no run.json, such as baselines
-    skipped: dict[str, str] = field(default_factory=dict)  # folder -> why it counts for nothing
+    skipped: dict[str, str] = field(default_factory=dict)  # folder -> why it is not used
 
     @property
     def runs(self) -> list[ScoredEncoder]:
         return [run for group in self.groups for run in group.runs]
 
     def keys(self) -> dict[str, str]:
-        """Score key -> title of each set that any run or other encoder was scored on, in the order of papers."""
-        sick = {of.set: f"SICK-R ({of.owner})" for of in SICK_SPLITS.values()}
-        titles = {f"{name}/test": task.title for name, task in STS_TASKS.items() if name != "SICK-R"} | sick
+        """Headline score -> title of each set that any encoder was scored on, in the order of papers."""
+        titles = {f"{name}/test": title for name, title in SEVEN.items() if name != "SICK-R"}
+        titles |= {of.set: f"SICK-R ({of.owner})" for of in SICK_SPLITS.values()}
         titles |= {of.average: f"Avg ({of.owner})" for of in SICK_SPLITS.values()}
         titles["STSBenchmark/dev"] = "STS-B dev"
-        held = dict.fromkeys(k.removesuffix(SPEARMAN) for run in [*self.runs, *self.others.values()]
-                             for k in run.scores if k.endswith(SPEARMAN))  # fmt: skip
-        order = [*(key for key in titles if key in held), *(key for key in held if key not in titles)]
-        return {key + SPEARMAN: titles.get(key, key) for key in order}
+        known = {headline(key): title for key, title in titles.items()}
+        held = dict.fromkeys(key for run in [*self.runs, *self.others.values()] for key in headlines(run.scores))
+        order = [*(key for key in known if key in held), *(key for key in held if key not in known)]
+        return {key: known.get(key, set_of(key)) for key in order}
 
     def starts(self) -> dict[str, list[Group]]:
-        """Groups by the encoder they start from, those of most seeds first."""
+        """Groups by the encoder that they start from; groups with more seeds come first."""
         found: dict[str, list[Group]] = {}
         for group in sorted(self.groups, key=lambda group: -len(group.runs)):
             found.setdefault(group.start, []).append(group)
         return found
 
     def varied(self) -> list[str]:
-        """Settings of which two groups hold different values."""
+        """The settings that have different values in two groups."""
         names = dict.fromkeys(name for group in self.groups for name in group.factors)
         return [n for n in names if len({g.factors[n] for g in self.groups if n in g.factors}) > 1]
 
     def ablations(self) -> list[Series]:
-        """Every largest set of groups that differ in one setting; in the loss: in all that belongs to it alone."""
+        """Every largest set of groups that differ in one setting only; a loss includes the settings it alone has."""
         found = []
         for setting in self.varied():
             beside: dict[tuple, list[tuple[float | str, Group]]] = {}

@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Stopped, UserError
-from ..evaluation import Results
 from ..options.experiments import SweepOptions
-from ..runs.record import RUN_FILE, RunRecord, write_json
+from ..runs.atomic import write_json
+from ..runs.folder import read_results
+from ..runs.record import RUN_FILE, RunRecord
+from ..runs.scores import SICK_SPLITS, headline, set_of
 from ..training.checkpoints import list_checkpoints, remove
 from .asked import told_differences
 from .grid import Grid, PlannedRun, read_grid
@@ -45,9 +47,9 @@ JOURNAL = "sweep.jsonl"  # in the folder of the runs: a line for each start and 
 LOCKS = ".locks"
 POLL = 0.2  # seconds
 PATIENCE = 120.0  # seconds that a run may take to save a checkpoint before it is killed
-HEADLINES = {
-    *("STSBenchmark/dev/all/spearman", "STSBenchmark/test/all/spearman"),
-    *(f"average/{sick}-sickr/all/spearman" for sick in ("mteb", "senteval")),
+PRINTED = {  # the scores that are printed when a run is finished
+    headline(key)
+    for key in ("STSBenchmark/dev", "STSBenchmark/test", *(sick.average for sick in SICK_SPLITS.values()))
 }
 
 
@@ -267,11 +269,11 @@ class Sweep:
 
     def close(self, run: PlannedRun, lock: int) -> None:
         """Count a run as finished. ``lock`` is still held if its scores cannot be read."""
-        file = self.folder / run.name / "results.json"
-        scores = Results.read(file).scores if file.exists() else {}
+        results = read_results(self.folder / run.name)
+        scores = results.scores if results else {}
         os.close(lock)
         self.finished.append(run.name)
-        shown = [f"{key.removesuffix('/all/spearman')} {scores[key]:.2f}" for key in scores if key in HEADLINES]
+        shown = [f"{set_of(key)} {score:.2f}" for key, score in scores.items() if key in PRINTED]
         left = self.remaining()
         self.progress.line(
             f"finished {run.name}{': ' + ', '.join(shown) if shown else ''} ({len(self.finished)} of {self.total}"

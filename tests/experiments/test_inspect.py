@@ -12,8 +12,9 @@ from hf_focalcse.cli import main as cli
 from hf_focalcse.cli.inspect import parse as parse_inspect
 from hf_focalcse.data.sentences import read_sentences
 from hf_focalcse.encoder.loading import load_model
-from hf_focalcse.experiments.batches import find, neighbours, normal_form
+from hf_focalcse.experiments.batches import find, normal_form
 from hf_focalcse.experiments.inspect import prepare_encoder
+from hf_focalcse.experiments.neighbours import neighbours
 from hf_focalcse.experiments.pushes import gradient_weights, share_gain
 from hf_focalcse.losses import build_loss
 from hf_focalcse.losses.base import Pairs
@@ -159,8 +160,8 @@ def test_texts_equal_but_for_case_are_near_duplicates_whatever_their_cosine(here
 def test_the_matrices_behind_the_rows(here):
     """The hardest pair is the highest cosine of two different texts of model.encode, with that pair's own weights."""
     args = parse_inspect(f"{WHOLE_BATCH} --m 0.2 --temp 0.07 --top 400".split())
-    model = prepare_encoder(args)
-    findings = find(model, read_sentences("text.txt"), args)
+    model, search = prepare_encoder(args)
+    findings = find(model, read_sentences("text.txt"), search)
     texts = [text for text in PLANTED if text]
     vectors = torch.tensor(model.encode(texts))
     ids = torch.tensor([texts.index(text) for text in texts])
@@ -231,11 +232,11 @@ def test_dropout_views_are_those_of_training(here, capsys):
     said = run(line, capsys)
     assert "pooler cls and projection, 24 tokens, two views with dropout" in said and "m 0.1, temperature 0.07" in said
     args = parse_inspect(line.split())
-    model = prepare_encoder(args)
-    findings = find(model, read_sentences("text.txt"), args)
+    model, search = prepare_encoder(args)
+    findings = find(model, read_sentences("text.txt"), search)
     assert 0.5 < findings.summary["positive_cosine_mean"] < 0.9999
     assert not model.training
-    again = find(model, read_sentences("text.txt"), args)
+    again = find(model, read_sentences("text.txt"), search)
     assert again.summary == findings.summary
     plain = run("trained text.txt --batch_size 20 --batches 1", capsys)
     assert "pooler cls, 24 tokens, without dropout" in plain and "positive 1.000" in plain
@@ -249,9 +250,9 @@ def test_whole_file_neighbours(here, capsys):
     vectors = torch.nn.functional.normalize(torch.tensor(load_model("tiny", "mean").encode(texts)), dim=1)
     cosines = (vectors @ vectors.T).fill_diagonal_(-2)
     args = parse_inspect("tiny text.txt --pooler mean --top 100 --near 0.99".split())
-    model = prepare_encoder(args)
+    model, search = prepare_encoder(args)
     for block in (3, 20, 100):
-        rows, near = neighbours(model, read_sentences("text.txt"), args, block)
+        rows, near = neighbours(model, read_sentences("text.txt"), search, block)
         assert near == int((cosines.max(1).values > 0.99).sum())
         best = sorted({(round(float(v), 4)) for v in cosines.max(1).values}, reverse=True)
         assert sorted({round(row["cosine"], 4) for row in rows}, reverse=True) == pytest.approx(best, abs=2e-4)
@@ -296,11 +297,14 @@ def test_a_table_and_its_rows(here):
         ("tiny two.tsv --pooler mean", "two.tsv has 2 columns; name one with --text_column"),
         ("tiny text.txt", "says how it pools; choose with --pooler"),
         ("./nowhere text.txt", "no model folder './nowhere'"),
-        ("tiny text.txt --pooler cls --dropout_views", "training would draw the projection of tiny anew"),
+        ("tiny text.txt --pooler cls --dropout_views", "training would initialise the projection of tiny again"),
         ("tiny text.txt --pooler mean --reference_pooler mean", "--reference_pooler belongs to --reference_model"),
         ("tiny text.txt --pooler mean --reference_model other", "choose with --reference_pooler"),
-        ("tiny text.txt --pooler mean --jsonl no/where.jsonl", "--jsonl no/where.jsonl cannot be written"),
-        ("tiny text.txt --pooler mean --jsonl .", "--jsonl . cannot be written"),
+        (
+            "tiny text.txt --pooler mean --jsonl no/where.jsonl",
+            "--jsonl no/where.jsonl: no file can be written there; give a file",
+        ),
+        ("tiny text.txt --pooler mean --jsonl .", "--jsonl .: no file can be written there; give a file"),
         ("tiny text.txt --pooler mean --device tpu", "there is no device 'tpu' here"),
         ("tiny text.txt --pooler mean --tops 3", "no flag --tops, did you mean '--top'"),
     ],

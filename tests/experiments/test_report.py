@@ -276,7 +276,8 @@ def test_the_sentence_on_the_plane_counts_the_groups_whose_start_was_measured(ru
         (runs / name / "run.json").write_text(json.dumps(record | {"baseline": {}}))
     assert (
         "Means of 2 groups against the encoder before training, on STSBenchmark/dev: 0 have both lower (better), 2 "
-        "uniformity alone, 0 alignment alone, 0 neither. Of 1 more the encoder before training was not measured on it."
+        "uniformity alone, 0 alignment alone, 0 neither. For 1 more, the encoder before training was not measured on "
+        "it."
     ) in Page(write(runs)[0]).text
     record = json.loads((runs / "wide-seed1/run.json").read_text())
     del record["baseline"][f"{DEV}/alignment"]
@@ -327,8 +328,8 @@ def test_scores_through_another_projection_than_trainings_do_not_count(runs):
     write_results(at, {KEY: 99.0}, weights, projection="always")
     study = read_study([runs])
     assert study.skipped == {
-        "focal-seed1": "results.json was measured with pooler cls, projection always, where training used pooler cls, "
-        "projection training; evaluate it without --pooler and --whiten"
+        "focal-seed1": "results.json was measured with pooler cls, projection always, while training used pooler cls, "
+        "projection training; evaluate the folder without --pooler and --whiten"
     }
     write_results(at, {KEY: 85.0}, weights, pooler="cls_before_pooler", projection="none")  # the same vectors
     assert not read_study([runs]).skipped
@@ -371,7 +372,7 @@ def test_a_section_without_data_is_left_out_with_its_reason(tmp_path):
     titles = re.findall("<h2[^>]*>([^<]+)", html)
     assert titles == ["Scores", "What the tests say", "Spread over seeds", "The plane of alignment and uniformity",
                       "Settings, budget and origin", "Left out"]  # fmt: skip
-    for reason in ("no run measured spearman twice", "no run has a loss with m", "no results.json holds counts",
+    for reason in ("no run measured spearman twice", "no run has a loss with m", "no results.json has counts",
                    "no two groups differ in one setting alone"):  # fmt: skip
         assert reason in html and reason in markdown
 
@@ -392,10 +393,10 @@ def test_a_folder_without_a_finished_run_ends_in_one_sentence(tmp_path, capsys, 
 
 def test_a_comparison_without_a_sentence_is_refused(tmp_path):
     file = tmp_path / "compare.json"
-    with pytest.raises(UserError, match="no json"):
+    with pytest.raises(UserError, match="cannot be read as JSON .*; give what"):
         report.read_comparisons([str(file)])
     file.write_text("{}")
-    with pytest.raises(UserError, match="no sentence"):
+    with pytest.raises(UserError, match="contains no sentence; give what"):
         report.read_comparisons([str(file)])
 
 

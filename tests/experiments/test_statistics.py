@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 
 from hf_focalcse.experiments.statistics import (
-    compare_pairs,
     compare_seeds,
     draw_counts,
     holm,
@@ -27,6 +26,10 @@ def systems(rng, n=120, seeds=1, better=0.0):
     gold = np.round(rng.uniform(0, 5, n), 1)
     a = gold + rng.normal(0, 2 - better, (seeds, n))
     return gold, np.round(a, 1) / 10, np.exp((gold + rng.normal(0, 2, (seeds, n))) / 5)  # other scale, some ties
+
+
+def compare_pairs(gold, a, b, resamples, seed=0):
+    return summarise(len(gold), *resample(gold, a, b, resamples, seed))
 
 
 def spearman(gold, row):

@@ -26,7 +26,8 @@ from hf_focalcse.errors import UserError
 from hf_focalcse.evaluation import STS_TASKS, Results
 from hf_focalcse.experiments import processes, states
 from hf_focalcse.experiments import sweep as sweeping
-from hf_focalcse.experiments.grid import grid_names, read_grid
+from hf_focalcse.experiments.grid import read_grid
+from hf_focalcse.experiments.gridfile import grid_names
 from hf_focalcse.experiments.progress import Progress
 from hf_focalcse.runs.record import RunRecord
 
@@ -166,7 +167,7 @@ WRONG = {
         },
         "makes two runs called x-y-z",
     ),
-    "a value twice": ({"axes": {"seed": [1, 1]}}, "axis seed: seed1 is there twice"),
+    "a value twice": ({"axes": {"seed": [1, 1]}}, "axis seed: seed1 occurs twice"),
     "two axes for one flag": (
         {"axes": {"pooler": ["cls"], "p": {"a": {"pooler_type": "mean"}}}},
         "the axes 'pooler' and 'p' both set pooler",
@@ -182,7 +183,7 @@ WRONG = {
     ),
     "a file that is not there": (
         {"axes": {"seed": [1]}, "base": BASE | {"train_file": "no.txt"}},
-        "no.txt is not there",
+        "no.txt does not exist",
     ),
     "a model that is not there": (
         {"base": BASE | {"model_name_or_path": "./nowhere"}, "axes": {"seed": [1]}},
@@ -227,10 +228,10 @@ def test_wrong_files_and_flags(material, monkeypatch):
     (material / "twice.yaml").write_text("axes:\n  loss:\n    a: {loss: focal}\n    a: {loss: infonce}\n")
     (material / "broken.yaml").write_text("axes: [")
     for name, message in {
-        "twice.yaml": "'a' is there twice in the mapping that begins in line 3",
-        "broken.yaml": "is no valid yaml",
+        "twice.yaml": "the key 'a' occurs twice in the mapping that begins in line 3",
+        "broken.yaml": "is not valid yaml",
         "absent.yaml": "there is no grid file 'absent.yaml'",
-        "temprature": "there is no grid 'temprature', did you mean 'temperature'?; shipped are augmentation",
+        "temprature": "there is no grid 'temprature', did you mean 'temperature'?; the shipped grids are augmentation",
     }.items():
         with pytest.raises(UserError) as error:
             read_grid(name)

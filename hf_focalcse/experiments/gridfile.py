@@ -1,0 +1,112 @@
+"""The yaml of a grid -> mappings whose form has been checked."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..errors import UserError, suggest
+from ..parsing.recipes import GRIDS
+
+KEYS = ("name", "note", "base", "axes", "evaluate")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=,-]*")
+
+
+def grid_names() -> list[str]:
+    return sorted(file.stem for file in GRIDS.glob("*.yaml"))
+
+
+def find_grid(grid: str) -> Path:
+    file = GRIDS / f"{grid}.yaml"
+    if file.is_file():
+        return file
+    file = Path(grid)
+    if file.suffix not in (".yaml", ".yml"):
+        names = grid_names()
+        raise UserError(
+            f"there is no grid {grid!r}{suggest(grid, names)}; the shipped grids are {', '.join(names)}, "
+            "and a path must end in .yaml"
+        )
+    if not file.is_file():
+        raise UserError(f"there is no grid file {grid!r}; give the path of a .yaml with name, base and axes")
+    return file
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that occurs twice in a mapping, of which yaml would silently drop one."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = next((key for i, key in enumerate(keys) if key in keys[:i]), None)
+        if twice is not None:
+            line = node.start_mark.line + 1
+            raise UserError(f"{self.name}: the key {twice!r} occurs twice in the mapping that begins in line {line}")
+        return super().construct_mapping(node, deep)
+
+
+def load(file: Path) -> Any:
+    try:
+        with open(file, encoding="utf-8") as stream:
+            return yaml.load(stream, _Loader)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"grid {file} is not valid yaml: {' '.join(str(error).split())}") from error
+
+
+def read_axes(axes: dict[str, Any], file: str) -> dict[str, dict[str, dict[str, Any]]]:
+    """{axis: {label: {flag: value}}}; a list has the values of the flag named like the axis, labelled flag + value."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for axis, values in axes.items():
+        where = f"{file}: axis {axis}"
+        if isinstance(values, list):
+            named = [(f"{axis}{value}", {axis: value}) for value in values]
+        elif isinstance(values, dict):
+            named = [(str(label), mapping(flags, f"{where}, {label}")) for label, flags in values.items()]
+        else:
+            raise UserError(f"{where} must be a list of values of --{axis}, or a mapping of names to flags")
+        if not named:
+            raise UserError(f"{where} has no value; give at least one, or leave the axis out")
+        for label, _ in named:
+            check_name(label, where)
+            if [other for other, _ in named].count(label) > 1:
+                raise UserError(f"{where}: {label} occurs twice; leave one out")
+        found[axis] = dict(named)
+    if not found:
+        raise UserError(f"{file}: axes is empty; give at least one, for instance 'seed: [1, 2, 3]'")
+    return found
+
+
+def as_flags(values: dict[str, Any], where: str) -> list[str]:
+    """The mapping as a command line.
+
+    Raises:
+        UserError: a value is missing or is a mapping.
+    """
+    flags: list[str] = []
+    for key, value in values.items():
+        if value is None or isinstance(value, dict) or value == []:
+            raise UserError(
+                f"{where}: {key} is {value!r}; it must be a number, a text, true, false, or a list of these"
+            )
+        if isinstance(value, list):
+            flags += [f"--{key}", *map(str, value)]
+        else:
+            flags.append(f"--{key}={'no' if value is False else value}")
+    return flags
+
+
+def mapping(value: Any, where: str, allowed: tuple[str, ...] | None = None) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise UserError(f"{where} must be a mapping, not {value!r}")
+    value = {str(key): item for key, item in value.items()}
+    for key in value:
+        if allowed is not None and key not in allowed:
+            raise UserError(f"{where}: there is no key {key!r}{suggest(key, allowed)}; allowed: {', '.join(allowed)}")
+    return value
+
+
+def check_name(text: str, where: str) -> None:
+    if not NAME.fullmatch(text):
+        raise UserError(f"{where}: {text!r} cannot be part of a folder's name; use letters, digits, _ . + = , and -")
