@@ -29,11 +29,11 @@ from ..runs.record import RUN_FILE, file_sha256
 from ..runs.scores import headlines
 from .preparation import RESULTS_FILE, make_writable
 
-TARGET = "target"  # as --whiten: the texts that are scored
+TARGET = "target"  # as the value of --whiten: the texts that are scored
 
 
 def run(args: Evaluation) -> None:
-    """An encoder -> its scores as a table and in results.json; a model card beside it is written anew."""
+    """An encoder -> its scores as a table and in results.json; a model card beside it is written again."""
     path = quickstart.resolve_model(args.model_name_or_path)[0] if args.word_vectors is None else args.word_vectors
     if args.push_to_hub and args.hub_model_id is None and Path(str(args.model_name_or_path)).exists():
         raise UserError("--push_to_hub needs --hub_model_id org/name where the model is a folder")
@@ -54,14 +54,14 @@ def run(args: Evaluation) -> None:
     if args.word_vectors is not None and encoder.unknown:
         unknown = len(encoder.unknown)
         results.metadata["model"]["sentences_without_known_word"] = unknown
-        print(f"note: {unknown} sentences hold no word of {args.word_vectors}; they got the mean of all vectors")
+        print(f"note: {unknown} sentences have no word in {args.word_vectors}; each got the mean of all vectors")
     if compared:
         results.metadata["comparisons"] = compared
     measured = results
     if older is not None:
         results = results.merge(older)
         if lost := sorted(older.metadata["data"].keys() - results.metadata["data"].keys()):
-            print(f"note: {file} held scores of {', '.join(lost)} by other weights or settings; they are replaced")
+            print(f"note: {file} held scores of {', '.join(lost)} of other weights or settings; they are replaced")
     results.write(file)
     write_cosines(folder, measured)
     print(summarise(results))
@@ -83,7 +83,7 @@ def run(args: Evaluation) -> None:
 
 
 def judge(encoder: Any, tasks: list[Any], model: dict[str, Any], progress: bool = True) -> Results:
-    """Scores on sets of pairs and on sets of queries as one."""
+    """Scores on sets of pairs and on sets of queries, in one `Results`."""
     pairs = [task for task in tasks if isinstance(task, PairSet)]
     queries = [task for task in tasks if not isinstance(task, PairSet)]
     parts = [evaluate_sts(encoder, pairs, progress, model)] if pairs or not queries else []
@@ -91,7 +91,7 @@ def judge(encoder: Any, tasks: list[Any], model: dict[str, Any], progress: bool 
 
 
 def weights_file(path: str, revision: str | None) -> Path | None:
-    """The weights of a folder or of a Hub repository that was loaded; None where they are in pieces."""
+    """The weights of a folder or of a Hub repository that was loaded; None if they are split over several files."""
     name = "model.safetensors"
     if Path(path).is_dir():
         return Path(path) / name if (Path(path) / name).is_file() else None
@@ -100,7 +100,7 @@ def weights_file(path: str, revision: str | None) -> Path | None:
 
 
 def read_comparisons(given: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """``NAME=FILE`` of results.json -> {name: one entry a file}, for the columns of the model card."""
+    """``NAME=FILE`` of results.json -> {name: an entry for each file}, for the columns of the model card."""
     found: dict[str, list[dict[str, Any]]] = {}
     for text in given:
         name, _, file = text.partition("=")
@@ -168,7 +168,8 @@ def choose_tasks(args: Evaluation) -> list[Any]:
 
 
 def results_folder(args: Evaluation, pooler: str) -> Path:
-    """The model's folder where it is judged as it embeds, else results/NAME-POOLER: scores of one kind a file."""
+    """The folder of the model if it is evaluated as it embeds, else results/NAME-POOLER: a file holds scores of one
+    kind."""
     if args.output_dir is not None:
         return Path(args.output_dir)
     name = str(args.word_vectors or args.model_name_or_path).rstrip("/")

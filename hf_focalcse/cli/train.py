@@ -114,16 +114,17 @@ def make_trainer(
 
 
 def require_numbers(model: Any) -> None:
-    """See that training left numbers, before anything is saved over what was there.
+    """Check that all weights are finite before anything is saved over what was there.
 
     Raises:
-        UserError: some weights are infinite or no numbers.
+        UserError: some weights are NaN or infinite.
     """
     broken = [name for name, parameter in model.named_parameters() if not parameter.isfinite().all()]
     if broken:
         raise UserError(
-            f"training ended with {len(broken)} weight tensors that are no numbers, for instance {broken[0]}; the "
-            "model is not saved; lower --learning_rate, keep --max_grad_norm 1.0, or use --bf16 in place of --fp16"
+            f"training ended with {len(broken)} weight tensors that contain NaN or infinity, for instance "
+            f"{broken[0]}; the model is not saved; lower --learning_rate, keep --max_grad_norm 1.0, or use --bf16 "
+            "in place of --fp16"
         )
 
 
@@ -170,7 +171,8 @@ def describe_reference(settings: Settings, trainer: FocalCSETrainer) -> dict[str
 
 
 def settings_of_run(settings: Settings, args: Any) -> dict[str, Any]:
-    """Our settings, and those of TrainingArguments that matter or differ from their default; no token."""
+    """The options of this package, and the arguments of transformers that are always recorded or differ from their
+    default; no token."""
     always = recorded()
     plain = args.to_dict()
     for field in fields(args):
@@ -219,7 +221,7 @@ def describe_end(record: RunRecord, folder: Path) -> str:
             f"{cost['reference_share_of_step']:.0%} of forward and backward."
         )
     lines += [f"ALARM: {alarm}" for alarm in record.alarms]
-    lines.append(f"Judge it on the STS tasks: python run_eval.py --model_name_or_path {shlex.quote(str(folder))}")
+    lines.append(f"Evaluate it on the STS tasks: python run_eval.py --model_name_or_path {shlex.quote(str(folder))}")
     return "\n".join(lines)
 
 

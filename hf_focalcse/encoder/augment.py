@@ -1,7 +1,8 @@
-"""Augmentations that make the views of a sentence differ, beyond the encoder's own dropout (ConSERT, Yan et al. 2021).
+"""Augmentations that make the views of a sentence differ beyond the encoder's own dropout (ConSERT, Yan et al. 2021).
 
-What is drawn for a batch is drawn once for all its rows, before they are split into chunks: a chunk takes its rows of
-it, so chunks give what the whole gives. It comes from torch's generator, as dropout does, and repeats with the seed.
+A batch is augmented by one draw for all its rows, before they are split into chunks, and each chunk takes its rows of
+it: chunks give the same result as the whole batch. Draws come from torch's generator, like those of dropout, and
+repeat with the seed.
 
 Shape letters: R rows (sentences x views), V views, L tokens, D dimensions. Padding is on the right.
 """
@@ -20,10 +21,10 @@ if TYPE_CHECKING:  # the command line lists the augmentations and must not wait 
 
 @dataclass
 class Drawn:
-    """What is done to the rows of a batch: None does nothing.
+    """What augmentations do to the rows of a batch; None stands for nothing.
 
-    order: (R, L) int64, the token that is read at each place. tokens: (R, L) bool and features: (R, D) bool, false
-    where the output of the embedding layer is set to zero.
+    order: (R, L) int64, which token is read at each place. tokens (R, L) bool and features (R, D) bool: false where
+    the output of the embedding layer is set to zero.
     """
 
     order: Tensor | None = None
@@ -31,13 +32,13 @@ class Drawn:
     features: Tensor | None = None
 
     def of(self, rows: Tensor, length: int) -> Drawn:
-        """The part of some rows, cut at ``length`` tokens."""
+        """The part that belongs to some rows, cut at ``length`` tokens."""
         order, tokens, features = (None if x is None else x[rows] for x in (self.order, self.tokens, self.features))
         return Drawn(None if order is None else order[:, :length], None if tokens is None else tokens[:, :length],
                      features)  # fmt: skip
 
     def keep(self) -> Tensor | None:
-        """(R, L or 1, D or 1) bool over the output of the embedding layer; a row that is shuffled is not cut."""
+        """(R, L or 1, D or 1) bool, false where the output of the embedding layer is set to zero; None: nowhere."""
         tokens, features = self.tokens, self.features
         parts = [None if tokens is None else tokens.unsqueeze(2), None if features is None else features.unsqueeze(1)]
         found = [part for part in parts if part is not None]
@@ -46,26 +47,30 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """One way to change a view. rate: the share of tokens or features that is touched, where there is such a share.
-    cuts: whether it sets parts of the embedding layer's output to zero. moves: whether tokens change places."""
+    """One way to change a view.
+
+    rate: the share of tokens or features that it changes; None for an augmentation without one. cuts: whether it sets
+    parts of the embedding layer's output to zero. moves: whether tokens change places.
+    """
 
     cuts: ClassVar[bool] = False
     moves: ClassVar[bool] = False
     rate: float | None = None
 
     def draw(self, mask: Tensor, dimensions: int) -> Drawn:
-        """Mask (R, L) -> what to do to each row; [CLS] and [SEP] count as tokens."""
+        """Mask (R, L) -> what to do to each row. [CLS] and [SEP] count as tokens."""
         return Drawn()
 
 
 class Dropout(Augmentation):
-    """Nothing: the encoder's dropout alone, as in SimCSE."""
+    """No change: the encoder's dropout alone makes views differ, as in SimCSE."""
 
 
 class TokenShuffle(Augmentation):
-    """The tokens of a sentence in random order; a pooler sees each at its own place again.
+    """The encoder reads the tokens of a sentence in random order; the pooler sees each at its own place again.
 
-    The same as permuting position ids, in every family: absolute, relative and rotary positions and windows alike.
+    This equals permuting position ids, and works in every family: with absolute, relative or rotary positions and with
+    attention in windows.
     """
 
     moves = True
@@ -75,7 +80,7 @@ class TokenShuffle(Augmentation):
 
 
 class TokenCutoff(Augmentation):
-    """int(n x rate) whole token vectors of the n tokens of a sentence are zero."""
+    """int(n x rate) of the n token vectors of a sentence are set to zero."""
 
     cuts = True
 
@@ -84,7 +89,7 @@ class TokenCutoff(Augmentation):
 
 
 class SpanCutoff(Augmentation):
-    """int(n x rate) token vectors in a row are zero (Shen et al. 2020)."""
+    """int(n x rate) consecutive token vectors of a sentence are set to zero (Shen et al. 2020)."""
 
     cuts = True
 
@@ -97,7 +102,7 @@ class SpanCutoff(Augmentation):
 
 
 class FeatureCutoff(Augmentation):
-    """int(D x rate) features of a sentence are zero, the same at all its tokens."""
+    """int(D x rate) features are set to zero, the same at all tokens of a sentence."""
 
     cuts = True
 
@@ -106,7 +111,7 @@ class FeatureCutoff(Augmentation):
         return Drawn(features=random_ranks(every) >= share(every, self.rate))
 
 
-AUGMENTATIONS: dict[str, tuple[type[Augmentation], float | None]] = {  # name -> (class, rate unless given)
+AUGMENTATIONS: dict[str, tuple[type[Augmentation], float | None]] = {  # name -> (class, its rate if none is given)
     "dropout": (Dropout, None),
     "token_shuffle": (TokenShuffle, None),
     "token_cutoff": (TokenCutoff, 0.15),
@@ -119,7 +124,7 @@ def build_augmentation(text: str) -> Augmentation:
     """``name`` or ``name:rate`` -> the augmentation.
 
     Raises:
-        UserError: an unknown name, or a rate that is none or that it does not have.
+        UserError: an unknown name, a rate that is not in (0, 1), or a rate for an augmentation without one.
     """
     name, colon, given = text.partition(":")
     if name not in AUGMENTATIONS:
@@ -141,21 +146,22 @@ def build_augmentation(text: str) -> Augmentation:
 
 
 def build_augmentations(texts: Sequence[str] | None, views: int = 2) -> tuple[Augmentation, ...]:
-    """One augmentation a view, of as many texts or of one for all.
+    """One augmentation for each view, from as many texts or from one for all views.
 
     Raises:
-        UserError: another number of texts, or one of them is wrong.
+        UserError: the number of texts is neither 1 nor that of the views, or one of them is wrong.
     """
     texts = texts or ["dropout"]
     if len(texts) not in (1, views):
         raise UserError(
-            f"{len(texts)} augmentations are given ({' '.join(texts)}) for {views} views; give one, or one a view"
+            f"{len(texts)} augmentations are given ({' '.join(texts)}) for {views} views; "
+            "give one for all, or one for each"
         )
     return tuple(build_augmentation(text) for text in (texts if len(texts) == views else [*texts] * views))
 
 
 def draw_views(augmentations: Sequence[Augmentation], mask: Tensor, dimensions: int) -> Drawn:
-    """What each view's augmentation does to its rows: mask (B, V, L) -> one `Drawn` for the B x V rows.
+    """Mask (B, V, L) -> one `Drawn` for the B x V rows: each view's augmentation draws for the rows of that view.
 
     Raises:
         UserError: there are more or fewer views than augmentations.
@@ -172,7 +178,7 @@ def draw_views(augmentations: Sequence[Augmentation], mask: Tensor, dimensions: 
             part = getattr(drawn, name)
             if part is None:
                 continue
-            if getattr(whole, name) is None:  # the other views: every token at its place, nothing zero
+            if getattr(whole, name) is None:  # in the other views every token stays in its place and nothing is zero
                 every = mask.new_ones(rows, width)
                 setattr(whole, name, numbered(every) if name == "order" else every.bool())
             getattr(whole, name)[view::views] = part
@@ -180,17 +186,18 @@ def draw_views(augmentations: Sequence[Augmentation], mask: Tensor, dimensions: 
 
 
 def random_ranks(mask: Tensor) -> Tensor:
-    """(R, L) -> a random permutation of 0…n-1 over the n places where the mask is 1; those after them keep theirs."""
+    """Mask (R, L) -> a random permutation of 0…n-1 over the n places where it is 1; the places after them stay."""
     draw = mask.double().uniform_()
-    behind = numbered(mask).double() + 1  # in order, and behind every draw
+    behind = numbered(mask).double() + 1  # in order, and larger than every draw
     return draw.where(mask.bool(), behind).argsort(1).argsort(1)
 
 
 def numbered(mask: Tensor) -> Tensor:
-    """(R, L) -> 0…L-1 in every row."""
+    """0…L-1 in every row, of the shape (R, L) of ``mask``."""
     return mask.new_ones(mask.shape).long().cumsum(1) - 1
 
 
 def share(mask: Tensor, rate: float | None) -> Tensor:
-    """int(n x rate) of the n places where the mask is 1, (R, 1) int64."""
-    return (mask.sum(1, keepdim=True).double() * (rate or 0.0) + 1e-9).long()  # 10 x 0.3 is 3, whatever binary says
+    """int(n x rate) of the n places where the mask is 1: (R, 1) int64."""
+    added = 1e-9  # so that 10 x 0.3, which is a little less in binary fractions, gives 3
+    return (mask.sum(1, keepdim=True).double() * (rate or 0.0) + added).long()

@@ -8,8 +8,8 @@ Shape letters: B sentences, V views, L tokens, D dimensions, N texts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,8 +35,10 @@ from ..errors import UserError
 from .augment import Augmentation, Drawn, Dropout, draw_views
 from .batches import batches_by_length
 from .chunks import checkpointed
+from .dropout import use_fast_dropout
 from .families import Family
-from .packing import ATTENTION, Packed, use_fast_dropout
+from .hooks import only_tokens, zeroed
+from .packing import ATTENTION, Packed
 from .poolers import POOLERS, resolve_pooler
 from .tokenizer import load_tokenizer
 
@@ -247,15 +249,12 @@ class FocalCLMixin(_Base):
             keep = None if keep is None else packed.pack(keep.expand(-1, mask.shape[1], -1))
         firsts_only = self.training and self.firsts_only and drawn.order is None
         firsts = slice(0, 1) if packed is None else packed.firsts
-        with self._cut(keep), self._only(firsts if firsts_only else None):
+        with zeroed(self._embeddings, keep), only_tokens(self._last_output, firsts if firsts_only else None):
             output = self.encoder(**inputs, output_hidden_states=row.all_layers)
         layers = output.hidden_states if row.all_layers else (output.last_hidden_state,)
         if packed is not None:
             if firsts_only and layers[-1].shape[1] != len(packed.firsts):
-                raise RuntimeError(
-                    "the hook on the last layer did not run, as in an encoder that torch.compile has compiled; "
-                    "set model.compiling before torch.compile"
-                )
+                raise RuntimeError("hooks do not reach into this encoder; set model.compiling before torch.compile")
             layers = tuple(layer.transpose(0, 1) if firsts_only else packed.unpack(layer) for layer in layers)
         if drawn.order is not None:  # every token back at its own place, [CLS] first
             back = drawn.order.argsort(1).unsqueeze(-1)
@@ -279,7 +278,7 @@ class FocalCLMixin(_Base):
     def _last_output(self) -> nn.Module | None:
         """The module that takes the output of the last layer's attention, in families that have one.
 
-        None where the hook of `_only` would not be called: in compiled layers, or when backward runs layers again.
+        None where `only_tokens` would not reach it: in compiled layers, or when backward runs layers again.
         """
         path = self.family.after_attention
         if path is None or self.compiling or self.recomputing:
@@ -290,32 +289,12 @@ class FocalCLMixin(_Base):
         module: nn.Module = attrgetter(path)(last)
         return module
 
-    @contextmanager
-    def _only(self, tokens: slice | Tensor | None) -> Iterator[None]:
-        """Within it, the rest of the last layer is computed for these tokens alone."""
-        if tokens is None:
-            yield
-            return
-        handle = self._last_output.register_forward_pre_hook(  # type: ignore[union-attr]
-            lambda module, inputs: tuple(hidden[:, tokens] for hidden in inputs)
-        )
-        try:
-            yield
-        finally:
-            handle.remove()
-
-    @contextmanager
-    def _cut(self, keep: Tensor | None) -> Iterator[None]:
-        """Within it, the first layer reads zero where keep (B, L or 1, D or 1) is false."""
-        if keep is None:
-            yield
-            return
-        path = next(p for p in self.family.embeddings if hasattr(self.encoder, p.partition(".")[0]))
-        handle = self._at(path).register_forward_hook(lambda module, inputs, hidden: hidden * keep)
-        try:
-            yield
-        finally:
-            handle.remove()
+    @property
+    def _embeddings(self) -> nn.Module:
+        """The module whose output the first layer reads."""
+        paths = (path for path in self.family.embeddings if hasattr(self.encoder, path.partition(".")[0]))
+        module: nn.Module = self._at(next(paths))
+        return module
 
     # ---- text -> vectors
 

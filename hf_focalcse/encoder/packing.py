@@ -1,6 +1,7 @@
-"""Sentences one after the other, unpadded, (1, T): attention within each of them; dropout that is fast on CPUs.
+"""Packed sentences: one after the other without padding (1, T), with attention within each of them.
 
-Shape letters: R rows, L tokens of the longest, T tokens of all rows, H heads, d dimensions of a head, D of a layer.
+Shape letters: R rows, L tokens of the longest row, T tokens of all rows, H heads, d dimensions of a head, D of a
+layer, n sentences of a run, l tokens of each.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..compat import softmax_backward
+from .dropout import keep_mask
 
-ATTENTION = "focalcse"  # as attn_implementation: `attend`
-LEVELS = 1 << 16  # values of the random numbers that dropout compares with its rate
+ATTENTION = "focalcse"  # the attn_implementation under which transformers finds `attend`
 
 
 class Run(NamedTuple):
-    """Neighbouring sentences of one length, beginning at token ``first``."""
+    """Neighbouring sentences of the same length, the first of which begins at token ``first``."""
 
     first: int
     sentences: int
@@ -33,7 +34,8 @@ class Run(NamedTuple):
 class Packed:
     """Where the tokens of rows (R, L) lie in (1, T).
 
-    real: (R, L) bool, the tokens. positions: (1, T), of each in its sentence. firsts: (R,), where sentences begin.
+    real: (R, L) bool, true where there is a token. positions: (1, T), the place of each token in its sentence.
+    firsts: (R,), the place in (1, T) where each sentence begins.
     """
 
     real: Tensor
@@ -43,7 +45,7 @@ class Packed:
 
     @classmethod
     def of(cls, mask: Tensor) -> Packed:
-        """The layout of a mask (R, L) padded on the right; a row without tokens keeps its first one."""
+        """The layout of a mask (R, L) that is padded on the right; a row without tokens keeps its first place."""
         lengths = mask.sum(1).clamp(min=1)
         places = torch.arange(mask.shape[1], device=mask.device)
         real = places < lengths.unsqueeze(1)
@@ -63,57 +65,13 @@ class Packed:
         return rows.index_copy(0, self.real.flatten().nonzero().squeeze(1), packed[0]).unflatten(0, self.real.shape)
 
 
-# ---- dropout
-
-
-def keep_mask(shape: torch.Size, p: float) -> tuple[Tensor, float]:
-    """Bool, true with probability 1 - p to within 2^-17, and one over that very probability.
-
-    Four 16-bit numbers from each 64-bit word of torch's own generator, so that seeds, saved states and the replay of
-    checkpointing mean what they always do; Tensor.bernoulli_ takes several times as long on a CPU.
-    """
-    dropped = min(round(p * LEVELS), LEVELS - 1)
-    words = torch.empty(-(-shape.numel() // 4), dtype=torch.int64).random_(-(1 << 63), None)
-    keep = words.view(torch.int16)[: shape.numel()] >= dropped - LEVELS // 2
-    return keep.view(shape), LEVELS / (LEVELS - dropped)
-
-
-class _Drop(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
-        keep, ctx.scale = keep_mask(x.shape, p)
-        ctx.save_for_backward(keep)
-        return x.mul(keep).mul_(ctx.scale)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return gradients[0].mul(ctx.saved_tensors[0]).mul_(ctx.scale), None
-
-
-class FastDropout(nn.Dropout):
-    """nn.Dropout, on CPUs by `keep_mask`."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        if not self.training or not 0 < self.p < 1 or input.device.type != "cpu" or torch.compiler.is_compiling():
-            return super().forward(input)
-        return _Drop.apply(input, self.p)
-
-
-def use_fast_dropout(module: nn.Module) -> None:
-    """Put `FastDropout` in the place of every nn.Dropout within ``module``."""
-    for parent in list(module.modules()):
-        for name, child in parent.named_children():
-            if type(child) is nn.Dropout:
-                setattr(parent, name, FastDropout(child.p, child.inplace))
-
-
 # ---- attention
 
 
 class _Attend(torch.autograd.Function):
-    """softmax(scale q k^T), dropped out, times v, within each sentence: (T, H, d) three times -> (T, H, d).
+    """dropout(softmax(scale q k^T)) v within each sentence: q, k, v (T, H, d) -> (T, H, d).
 
-    Backward is the usual one, written out since autograd's would copy every run into and out of (T, H, d) again.
+    Backward is written out, because autograd would copy every run into and out of (T, H, d) once more.
     """
 
     @staticmethod
@@ -155,13 +113,13 @@ class _Attend(torch.autograd.Function):
 
 
 def _by_heads(packed: Tensor, run: Run) -> Tensor:
-    """The sentences of a run of (T, H, d): (n H, l, d)."""
+    """The sentences of a run, out of (T, H, d): (n H, l, d)."""
     tokens = packed[run.first : run.first + run.sentences * run.length]
     return tokens.unflatten(0, (run.sentences, run.length)).transpose(1, 2).flatten(0, 1)
 
 
 def _put(packed: Tensor, run: Run, heads: Tensor) -> None:
-    """The reverse of `_by_heads`."""
+    """The reverse of `_by_heads`: write (n H, l, d) into a run of (T, H, d)."""
     tokens = packed[run.first : run.first + run.sentences * run.length].unflatten(0, (run.sentences, run.length))
     tokens.copy_(heads.unflatten(0, (run.sentences, -1)).transpose(1, 2))
 
@@ -177,7 +135,10 @@ def attend(
     runs: list[Run] | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of transformers: (R, H, L, d) three times -> (R, L, H, d); packed, R = 1, where ``runs`` are given."""
+    """Attention as transformers calls it: q, k, v (R, H, L, d) -> (R, L, H, d).
+
+    With ``runs`` the one row (R = 1) holds packed sentences; without it this is transformers' own sdpa.
+    """
     if runs is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     packed = (part.squeeze(0).transpose(0, 1) for part in (query, key, value))

@@ -25,6 +25,9 @@ def masked_max(hidden: Tensor, mask: Tensor) -> Tensor:
     return hidden.masked_fill(~mask.bool().unsqueeze(-1), float("-inf")).amax(1)
 
 
+# Each of these is a `Pooler.pool`.
+
+
 def first_token(layers: Layers, mask: Tensor, ids: Tensor) -> Tensor:
     return layers[-1][:, 0]
 
@@ -104,7 +107,7 @@ def resolve_pooler(name: str) -> str:
 
 
 def explicit_projection(name: str) -> str:
-    """Whether a pooler that is given for evaluation goes through the projection: "always" for ``cls``, as in the
-    public evaluation scripts, "none" for every other row."""
+    """The use of the projection when this pooler is given for evaluation: "always" for ``cls``, as in the public
+    evaluation scripts, "none" for every other row."""
     row = POOLERS.get(ALIASES.get(name, name))
     return "always" if row is not None and row.projection else "none"

@@ -87,8 +87,8 @@ class Pairs:
     anchors: (B, D), unnormalised.
     candidates: (N, D), unnormalised; N >= B.
     targets: (B,), int64: the index of each anchor's positive among the candidates.
-    excluded: (B, N), bool, or `EqualTexts`: candidates that are no negative of an anchor; None excludes nothing.
-        The positive is never excluded.
+    excluded: (B, N), bool, or `EqualTexts`: candidates that do not count as negatives of an anchor; None
+        excludes nothing. The positive is never excluded.
     reference: (B, N), cosines of a frozen model, for the losses that ask for them.
     reference_anchors: (B, D'), the frozen model's vectors of the anchors.
     batch_anchors: (N, D), the anchors of all processes, detached; None where ``anchors`` are all of them.
@@ -138,7 +138,7 @@ class ContrastiveLoss(nn.Module):
     paper: ClassVar[str]
     citation: ClassVar[str]
     mask_duplicates: ClassVar[bool] = (
-        False  # whether equal texts in a batch are excluded unless the user says otherwise
+        False  # whether equal texts in a batch are excluded unless the user decides otherwise
     )
     needs_reference: bool = False  # whether `Pairs.reference` must be there
     hard_margin: float = HARD_MARGIN  # diagnostics count a negative as hard above 1 minus this
@@ -228,7 +228,7 @@ Logits = Callable[[Tensor, Tensor], Tensor]  # cosines and the mask of the posit
 def cross_entropy_rows(pairs: Pairs, logits: Logits) -> Tensor:
     """Cross entropy of the logits to each anchor's positive, without the excluded candidates: (B,).
 
-    Beyond `block_cells` the (B, N) logits never exist as a whole: memory grows with N; backward computes them anew.
+    Beyond `block_cells` the (B, N) logits never exist as a whole: memory grows with N, and backward recomputes them.
     """
     if len(pairs.anchors) * len(pairs.candidates) > block_cells(pairs.anchors.device):
         with torch.autocast(pairs.anchors.device.type, enabled=False):
@@ -310,7 +310,7 @@ def positive_number(name: str, value: float) -> float:
 
 
 def missing_reference(loss: str) -> UserError:
-    """What to say where a loss needs a frozen encoder and there is none."""
+    """The error of a loss that needs a frozen encoder and was given none."""
     return UserError(
         f"loss {loss} compares with a frozen encoder and was given none: name one with --reference_model, for "
         "instance princeton-nlp/unsup-simcse-bert-base-uncased, or use --loss dclr with --weighting self or none"

@@ -1,4 +1,4 @@
-"""DCLR: noise as further negatives, moved to where the space is crowded; false negatives leave the denominator."""
+"""DCLR: noise vectors as further negatives, moved to where the space is crowded; false negatives are removed."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ class DCLR(_WithNoise, name="dclr"):
         m: margin added to a negative's weight, >= 0; in dclr with base focal only, where it is focal's unless given.
         weighting: whose cosine finds false negatives: reference (--reference_model), self (the encoder as it is now)
             or none; distillation removes nothing and adds the divergence from the reference's distribution.
-        phi: cosine from which on a negative is taken for a false one and removed; above 1 removes nothing.
+        phi: cosine from which a negative counts as a false negative and is removed; above 1 removes nothing.
         distillation_weight: factor of the divergence with weighting distillation.
         noise_ratio: noise vectors per candidate of the batch.
         sigma: standard deviation of the noise.
         noise_steps: steps of gradient ascent on the non-uniformity loss.
-        noise_step_size: length of such a step, whatever the gradient's.
+        noise_step_size: length of each of these steps, whatever the length of the gradient.
         tau_u: temperature of the non-uniformity loss.
     """
 
@@ -166,10 +166,10 @@ class ReleasedDCLR(_WithNoise, name="dclr_released"):
 
     Args:
         temperature: tau, of the loss, of the ascent and of the threshold.
-        phi: cosine above which a negative is taken for a false one, at tau 0.05.
+        phi: cosine above which a negative counts as a false negative, at tau 0.05.
         noise_ratio: noise vectors per candidate of the batch.
         noise_steps: steps of gradient ascent.
-        noise_step_size: length of such a step, whatever the gradient's.
+        noise_step_size: length of each of these steps, whatever the length of the gradient.
     """
 
     formula = (

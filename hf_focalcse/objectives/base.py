@@ -29,18 +29,20 @@ class Objective(nn.Module):
     ``objective``: they join the optimizer and are sharded by FSDP2 and ZeRO; `loss` then runs inside the model's own
     forward pass. They are kept in checkpoints (``objective-RANK.safetensors``, or the engine's own files) and never in
     the published encoder. What must not be trained, sharded or kept, such as a frozen reference, is held in an
-    attribute that is no ``nn.Module``.
+    attribute that is not an ``nn.Module``.
 
-    Random numbers drawn from torch's own generator repeat in a resumed run without further work. An objective with a
-    generator of its own adds its state to `kept` and takes it back in `restore`.
+    Random numbers drawn from torch's global generator repeat in a resumed run without further work. An objective with
+    a separate generator adds its state to `kept` and takes it back in `restore`.
     """
 
-    side_time: Stopwatch | None = None  # of work beside the trained model, which the log and the card give the cost of
-    reference: FrozenReference | None = (
-        None  # a frozen encoder beside the trained one, which is no part of this module
-    )
-    mask_duplicates: bool = False  # whether equal texts in a batch are no negatives of each other
-    negatives: str = "global"  # whose candidates an anchor meets: of all processes, or "local"
+    #: Of work beside the trained model, whose cost the log and the card give.
+    side_time: Stopwatch | None = None
+    #: A frozen encoder that the objective compares with; it is held beside this module, not in it.
+    reference: FrozenReference | None = None
+    #: Whether equal texts in a batch are no negatives of each other.
+    mask_duplicates: bool = False
+    #: Whose candidates an anchor meets: those of all processes ("global"), or of its own ("local").
+    negatives: str = "global"
 
     def __init__(self) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ class Contrastive(Objective):
         max_seq_length: tokens of a sentence that the reference reads.
 
     Raises:
-        UserError: the loss needs a reference and there is none, or does not look at the one that is given; an unknown
+        UserError: the loss needs a reference and none is given, or one is given that the loss does not use; an unknown
             value of ``negatives``.
     """
 
@@ -44,9 +44,7 @@ class Contrastive(Objective):
         if criterion.needs_reference and reference is None:
             raise missing_reference(criterion.name)
         if reference is not None and not criterion.needs_reference:
-            raise UserError(
-                f"loss {criterion} looks at no reference model, but one is given; leave --reference_model out"
-            )
+            raise UserError(f"loss {criterion} uses no reference model, but one is given; leave --reference_model out")
         if negatives not in NEGATIVES:
             raise UserError(f"negatives is {negatives!r}; it must be one of {', '.join(NEGATIVES)}")
         self.criterion = criterion
@@ -84,7 +82,7 @@ class Contrastive(Objective):
             return self.reference.encode(batch, self._beside())
 
     def identity(self) -> dict[str, Any]:
-        return {
+        return super().identity() | {
             "loss": self.criterion.config | {"mask_duplicates": self.mask_duplicates},
             "negatives": self.negatives,
         }

@@ -15,9 +15,9 @@ PREFIX = "reference_"
 
 
 class FrozenReference:
-    """Encodes the sentences of a batch once, in eval mode and without gradient, with its own tokenizer and pooler.
+    """Encodes each sentence of a batch once, in eval mode and without gradient, with its own tokenizer and pooler.
 
-    Not a part of the trained model: it is in no checkpoint and no optimizer.
+    It is not a part of the trained model, so that no checkpoint and no optimizer holds it.
 
     Args:
         model: an encoder of `load_model`. Its parameters are frozen.

@@ -37,9 +37,11 @@ class Evaluation:
         grid=True,
     )
     splits: str = option(
-        "test", help="test, or dev for the dev set of STS-B and the trial set of SICK.", range=one_of("test", "dev"),
+        "test",
+        help="The splits to score: dev is the dev set of STS-B and the trial set of SICK.",
+        range=one_of("test", "dev"),
         grid=True,
-    )  # fmt: skip
+    )
     sts_dir: str | None = option(
         None,
         help="A folder that holds the STS sets as .tsv files, or SentEval's data/downstream. Default: the sets on the "
@@ -107,9 +109,12 @@ class Evaluation:
         role=PATH,
     )
     device: str | None = option(
-        None, help="cpu, cuda, cuda:1 or mps. Default: a GPU if there is one.", role=HARMLESS,
-        why="scores are the same on every device up to rounding", grid=True,
-    )  # fmt: skip
+        None,
+        help="cpu, cuda, cuda:1 or mps. Default: a GPU if there is one.",
+        role=HARMLESS,
+        why="scores are the same on every device up to rounding",
+        grid=True,
+    )
     compare: list[str] | None = option(
         None,
         help="NAME=FILE: results.json of other encoders to show on the model card, such as "

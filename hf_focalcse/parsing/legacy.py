@@ -11,9 +11,9 @@ RENAMED = {
     "per_gpu_eval_batch_size": "per_device_eval_batch_size",
     "warmup_ratio": "warmup_steps",
 }
-NOT_NEEDED = {  # accepted with a note: what they asked for is what happens anyway
+NOT_NEEDED = {  # accepted with a note: what they ask for happens anyway
     "do_train": "this script always trains",
-    "do_eval": "the dev set is scored whenever there is one",
+    "do_eval": "the dev set is scored if there is one",
     "use_fast_tokenizer": "fast tokenizers are always used",
     "overwrite_cache": "nothing is cached: sentences are tokenised as they are needed",
     "preprocessing_num_workers": "sentences are tokenised as they are needed; see --dataloader_num_workers",
@@ -21,7 +21,7 @@ NOT_NEEDED = {  # accepted with a note: what they asked for is what happens anyw
 }
 REPLACED = {  # refused, with what to do
     "do_mlm": "the masked-language-model auxiliary is not provided: it makes unrelated sentences similar "
-    "(SimCSE issue 174) and gained nothing on STS; leave --do_mlm out",
+    "(SimCSE issue 174) and did not raise STS scores; leave --do_mlm out",
     "mlm_weight": "it belongs to --do_mlm, which is not provided; leave it out",
     "mlm_probability": "it belongs to --do_mlm, which is not provided; leave it out",
     "hard_negative_weight": "training here is unsupervised and has no hard-negative column; leave it out",
@@ -43,21 +43,21 @@ REPLACED = {  # refused, with what to do
     "logging_dir": "set the environment variable TENSORBOARD_LOGGING_DIR instead",
     "label_smoothing_factor": "contrastive losses have no label smoothing",
     "label_names": "contrastive training has no labels",
-    "prediction_loss_only": "evaluation gives Spearman correlations, never a loss",
-    "include_for_metrics": "evaluation gives Spearman correlations of its own",
-    "batch_eval_metrics": "evaluation gives Spearman correlations of its own",
-    "eval_accumulation_steps": "evaluation holds one vector a sentence, on the CPU",
-    "eval_do_concat_batches": "evaluation holds one vector a sentence, on the CPU",
-    "eval_use_gather_object": "evaluation holds one vector a sentence, on the CPU",
-    "auto_find_batch_size": "the batch size decides the number of negatives; lower memory with --chunk_size",
+    "prediction_loss_only": "evaluation computes Spearman correlations, never a loss",
+    "include_for_metrics": "evaluation computes its own Spearman correlations",
+    "batch_eval_metrics": "evaluation computes its own Spearman correlations",
+    "eval_accumulation_steps": "evaluation keeps one vector for each sentence, on the CPU",
+    "eval_do_concat_batches": "evaluation keeps one vector for each sentence, on the CPU",
+    "eval_use_gather_object": "evaluation keeps one vector for each sentence, on the CPU",
+    "auto_find_batch_size": "the batch size sets the number of negatives; save memory with --chunk_size",
     "remove_unused_columns": "the collator needs the text column, so it must stay off",
     "train_sampling_strategy": "sentences are shuffled; rows are grouped by length within each batch already",
     "bf16_full_eval": "evaluation computes in float32",
     "fp16_full_eval": "evaluation computes in float32",
     "use_liger_kernel": "there is no language-model head for it to speed up",
-    "hub_token": "a token on the command line ends up in logs; set HF_TOKEN or run `hf auth login` instead",
-    "hub_strategy": "the finished export is pushed once, when the trained model is safe on disk",
-    "hub_always_push": "the finished export is pushed once, when the trained model is safe on disk",
+    "hub_token": "a token on the command line is written to logs; set HF_TOKEN or run `hf auth login` instead",
+    "hub_strategy": "the finished export is pushed once, after the trained model was saved",
+    "hub_always_push": "the finished export is pushed once, after the trained model was saved",
 }
 METRIC_NAMES = {
     "stsb_spearman": "STSBenchmark/dev/all/spearman",
@@ -66,7 +66,11 @@ METRIC_NAMES = {
 
 
 def translate(argv: list[str], notes: list[str]) -> list[str]:
-    """Flags of the public scripts -> ours. A flag with no need is taken out with its value, and noted."""
+    """Flags of the public scripts -> those of today. A flag that has no effect is removed with its value, and noted.
+
+    Raises:
+        UserError: a flag that is not accepted, with what to do instead.
+    """
     result: list[str] = []
     skipping = False
     for position, argument in enumerate(argv):
@@ -78,16 +82,16 @@ def translate(argv: list[str], notes: list[str]) -> list[str]:
         name, equals, value = argument[2:].partition("=")
         name = name.replace("-", "_")
         if name in REPLACED:
-            raise UserError(f"--{name} is not taken: {REPLACED[name]}")
+            raise UserError(f"--{name} is not accepted: {REPLACED[name]}")
         if name in NOT_NEEDED:
             following = value or next(iter(argv[position + 1 :]), "")
             if following.lower() in ("false", "no", "0"):
-                raise UserError(f"--{name} {following} cannot be done: {NOT_NEEDED[name]}")
-            notes.append(f"--{name} has nothing to change: {NOT_NEEDED[name]}")
+                raise UserError(f"--{name} {following} cannot be honoured: {NOT_NEEDED[name]}")
+            notes.append(f"--{name} has no effect: {NOT_NEEDED[name]}")
             skipping = True
             continue
         if name in RENAMED:
-            notes.append(f"--{name} is called --{RENAMED[name]} now")
+            notes.append(f"--{name} is now called --{RENAMED[name]}")
             name = RENAMED[name]
         result.append(f"--{name}{equals}{value}")
     return result

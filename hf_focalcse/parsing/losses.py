@@ -10,6 +10,8 @@ from typing import Any
 
 from transformers.hf_argparser import string_to_bool
 
+from .parser import METAVARS
+
 KINDS = {"float": float, "int": int, "bool": bool, "str": str}  # annotation of a setting -> type of its flag
 
 
@@ -71,11 +73,20 @@ def add_loss_settings(parser: argparse.ArgumentParser, losses: dict[str, list[Lo
             if having is None:
                 continue
             flags = [f"--{setting.name}"] + (["--temp"] if setting.name == "temperature" else [])
-            kind: dict[str, Any] = {"type": setting.kind}
+            kind: dict[str, Any] = {"type": setting.kind, "metavar": METAVARS.get(setting.kind)}
             if setting.kind is bool:
-                kind = {"type": string_to_bool, "nargs": "?", "const": True}
-            defaults = {loss: s.default for loss in having for s in losses[loss] if s.name == setting.name}
-            same = len(set(defaults.values())) == 1
-            default = setting.default if same else ", ".join(f"{loss} {value}" for loss, value in defaults.items())
-            text = f"[{', '.join(having)}] {setting.help} (default: {default})".replace("%", "%%")
+                kind = {"type": string_to_bool, "metavar": METAVARS[string_to_bool], "nargs": "?", "const": True}
+            text = f"[{', '.join(having)}] {setting.help}{_default_of(setting.name, having, losses)}"
+            text = text.replace("%", "%%")
             group.add_argument(*flags, dest=setting.name, default=None, help=text, **kind)
+
+
+def _default_of(name: str, having: list[str], losses: dict[str, list[LossSetting]]) -> str:
+    """The sentence on the default of a setting, loss by loss where they differ."""
+    defaults = {loss: s.default for loss in having for s in losses[loss] if s.name == name}
+    shown = {loss: "no" if value is False else str(value) for loss, value in defaults.items() if value is not None}
+    if not shown:
+        return ""
+    if len(set(defaults.values())) == 1:
+        return f" Default: {next(iter(shown.values()))}."
+    return f" Default: {', '.join(f'{value} in {loss}' for loss, value in shown.items())}."

@@ -17,6 +17,7 @@ from ..options.field import options_of
 from ..options.tables import ranges
 
 Made = TypeVar("Made")
+METAVARS = {string_to_bool: "yes|no", int: "N", float: "X"}  # how --help shows a value of a type
 NAMES = {  # what stands for the names that exist in a help text
     "{poolers}": ", ".join([*POOLERS, *ALIASES]),
     "{augmentations}": ", ".join(AUGMENTATIONS),
@@ -43,7 +44,11 @@ class Parser(HfArgumentParser):
                 action.nargs, action.const = "?", True  # a bare --flag sets an optional bool, as in the public scripts
             if action.dest == "resume_from_checkpoint":
                 action.nargs, action.const = "?", "last"
+            if action.const is False:
+                action.help = f"Turn --{action.dest} off."
             complete_help(action, allowed[action.dest].words if action.dest in allowed else "")
+            if action.type in METAVARS and action.choices is None:
+                action.metavar = METAVARS[action.type]
 
     def add_argument_group(self, title: str | None = None, description: str | None = None, **kwargs: Any) -> Any:
         return super().add_argument_group(title, description or self.described.get(title), **kwargs)
@@ -83,16 +88,17 @@ class Parser(HfArgumentParser):
 
 def complete_help(action: argparse.Action, allowed: str = "") -> None:
     """Append the range and the default to a help text, and fill in the names that exist."""
-    text = action.help
-    if not text or text == argparse.SUPPRESS or action.default == argparse.SUPPRESS:
+    if not action.help or argparse.SUPPRESS in (action.help, action.default):
         return
+    text, *default = action.help.partition(" Default:")
     for placeholder, names in NAMES.items():
         text = text.replace(placeholder, names)
-    facts = [allowed] if allowed else []
+    if allowed:
+        text += f" It must be {allowed}."
     unset = action.default is None or action.default is False or action.default in ("", [])
-    if not unset and "default" not in text.lower():
-        facts.append(f"default: {'yes' if action.default is True else '%(default)s'}")
-    action.help = f"{text} ({'; '.join(facts)})" if facts else text
+    if not unset and "default" not in action.help.lower():
+        default = [f" Default: {'yes' if action.default is True else '%(default)s'}."]
+    action.help = text + "".join(default)
 
 
 def _as_argparse_takes_it(group: type) -> type:

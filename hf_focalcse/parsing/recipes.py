@@ -1,4 +1,4 @@
-"""Recipes: a shipped or own .yaml file whose keys are flags -> values of settings."""
+"""Recipes: a .yaml file, shipped or of the user, whose keys are flags -> values of settings."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def recipe_names() -> list[str]:
 
 
 def read_recipe(recipe: str, parser: Parser) -> dict[str, Any]:
-    """The flags of a shipped recipe or of a yaml file, as ``{setting: value}``.
+    """The flags that a shipped recipe or a yaml file gives, as ``{setting: value}``.
 
     Raises:
-        UserError: no such recipe or file, no valid yaml, or a key that is no flag.
+        UserError: there is no such recipe or file, it is not valid yaml, or a key is not a flag.
     """
     file = RECIPES / f"{recipe}.yaml"
     if not file.is_file():
@@ -39,7 +39,7 @@ def read_recipe(recipe: str, parser: Parser) -> dict[str, Any]:
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"recipe {file} is no valid yaml: {' '.join(str(error).split())}") from error
+        raise UserError(f"recipe {file} is not valid yaml: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise UserError(f"recipe {file} must be a mapping of flags to values, for instance 'loss: focal'")
     values = {}
@@ -47,7 +47,7 @@ def read_recipe(recipe: str, parser: Parser) -> dict[str, Any]:
     for key, value in content.items():
         name = RENAMED.get(str(key), str(key))
         if name in REPLACED:
-            raise UserError(f"recipe {file}: key {name!r} is not taken: {REPLACED[name]}")
+            raise UserError(f"recipe {file}: key {name!r} is not accepted: {REPLACED[name]}")
         if name not in known or name == "recipe":
             raise UserError(f"recipe {file}: there is no setting {name!r}{suggest(name, known)}")
         if isinstance(value, dict) or (isinstance(value, list) and not (value and known[name] in many)):
@@ -59,10 +59,11 @@ def read_recipe(recipe: str, parser: Parser) -> dict[str, Any]:
 
 
 def as_flags(values: dict[str, Any]) -> list[str]:
+    """The command line that gives ``values``; None is left out."""
     flags = []
     for key, value in values.items():
         if isinstance(value, list):
             flags += [f"--{key}", *map(str, value)]
-        elif value is not None:  # yaml reads a bare no as false; every flag that takes false takes no
+        elif value is not None:  # yaml reads a bare no as false, and every flag that takes false takes no
             flags.append(f"--{key}={'no' if value is False else value}")
     return flags

@@ -46,7 +46,8 @@ class FocalCSETrainingArguments(TrainingArguments):
         default=True, metadata={"help": "End with the checkpoint that scored best on the dev set."}
     )
     logging_nan_inf_filter: bool = field(
-        default=False, metadata={"help": "Hide a loss that is no number from the log; then it cannot stop the run."}
+        default=False,
+        metadata={"help": "Leave a loss of NaN or infinity out of the log; then it cannot stop the run."},
     )
     logging_steps: float = field(default=10, metadata={"help": "Steps between two log lines."})
     logging_first_step: bool = field(default=True, metadata={"help": "Log the first step too."})
@@ -66,7 +67,7 @@ class FocalCSETrainingArguments(TrainingArguments):
         super().__post_init__()
         check_fsdp_version(self)
         if self.device.type == "cpu":
-            self.dataloader_pin_memory = False  # torch warns at every start where there is nothing to pin for
+            self.dataloader_pin_memory = False  # without a GPU torch would warn at every start
 
 
 def decide(args: Any, dev: Sequence[Any]) -> Any:
@@ -76,7 +77,7 @@ def decide(args: Any, dev: Sequence[Any]) -> Any:
     of the Hub is left out, since each checkpoint that Trainer writes holds a pickle of its arguments.
 
     Raises:
-        UserError: the metric that is asked for is none of the dev tasks'.
+        UserError: no dev task gives the metric that is asked for.
     """
     decided = copy.copy(args)
     decided.hub_token = None

@@ -128,9 +128,10 @@ class Measuring(TrainerCallback):
 
 
 def measure_pairs(task: Any, encode: Callable[[list[str]], np.ndarray]) -> dict[str, float]:
-    """Of pairs of a labelled set, embedded as for its scores: at most 768 sentences, where STS-B dev has 3,000.
+    """Alignment and uniformity of a sample of a labelled set, embedded as for its scores.
 
-    Positives are the pairs that evaluation calls so; where it calls none so, the fifth that was rated highest.
+    At most 768 sentences, where STS-B dev has 3,000. Positives are the pairs that evaluation takes for positives; for
+    sets without such a rule, the fifth that people rated highest.
     """
     draw = np.random.default_rng(0)
     above = task.aligned_above
@@ -150,7 +151,7 @@ def measure_views(
 ) -> dict[str, float]:
     """Of two views of training sentences, as the loss sees them (with dropout and projection), without labels.
 
-    Dropout is drawn from a seed of its own: training goes on as if nothing had been measured.
+    Dropout is drawn from a separate seed, so that training goes on as if nothing had been measured.
     """
     rows = sorted(np.random.default_rng(0).permutation(len(dataset))[:SENTENCES].tolist())
     batch = collate([dataset[i] for i in rows])
@@ -199,7 +200,7 @@ class DevCost:
             self._scored += self.last
 
     def of_step(self, step: int) -> float | None:
-        """Mean seconds of a step, all that is no scoring included; None before the second step."""
+        """Mean seconds of a step, with everything but the scoring; None before the second step."""
         if self._began is None or step <= self._first:
             return None
         return (self._clock() - self._began - self._scored) / (step - self._first)

@@ -14,17 +14,19 @@ from typing import Any
 
 from ..errors import UserError
 from ..options.tables import defaults, resumed
-from ..runs.record import write_json
+from ..runs.atomic import write_json
 
 MANIFEST = "checkpoint.json"
 STAGE = ".saving"  # what is being written lies here, and is moved when it is whole
 PATTERN = re.compile(r"checkpoint-(\d+)")
-RUN_FACTS = {  # with the options that say so, what a resumed run must share with the uninterrupted one
+RUN_FACTS = {  # besides the options whose role says so: what a resumed run must share with the uninterrupted one
     "world_size": "number of processes",
     "engine": "engine",
     "data": "training text (sha256)",
     "loss": "loss",
+    "objective": "objective",
 }
+UNNAMED = {"objective": "Contrastive"}  # what a checkpoint means that was written before it was named
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def damage(checkpoint: Path) -> str | None:
         manifest = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
         files, resumable = manifest["files"], manifest["resumable"]
     except FileNotFoundError:
-        return f"it has no {MANIFEST}, so it is half written or not of this program"
+        return f"it has no {MANIFEST}, so it is incomplete or was not written by this program"
     except (ValueError, KeyError, TypeError):
         return f"its {MANIFEST} cannot be read"
     for name, expected in files.items():
@@ -116,8 +118,8 @@ def damage(checkpoint: Path) -> str | None:
 
 
 def find_checkpoint(output_dir: str | Path, asked: str) -> Checkpoint | None:
-    """The checkpoint to resume from: of a path, or with "last" the last whole one of ``output_dir`` (None: there is
-    none, the run starts from the beginning).
+    """The checkpoint to resume from: the one at a path or, with "last", the last whole one of ``output_dir``; None
+    where there is no checkpoint yet, so that the run starts from the beginning.
 
     Raises:
         UserError: there is none at the path, or it is damaged.
@@ -136,16 +138,16 @@ def find_checkpoint(output_dir: str | Path, asked: str) -> Checkpoint | None:
                 f"last whole one of {output_dir}"
             )
         return Checkpoint(asked, _run_of(path))
-    notes: list[str] = []
+    damaged: list[str] = []
     for path in reversed(list_checkpoints(output_dir)):
         problem = damage(path)
         if problem is None:
-            return Checkpoint(str(path), _run_of(path), tuple(n.format(used=path.name) for n in notes))
-        notes.append(f"checkpoint {path} is damaged: {problem}; {{used}} is used in its place")
-    if notes:
-        first = notes[0].partition("; {used}")[0]
+            notes = tuple(f"{said}; {path.name} is used in its place" for said in damaged)
+            return Checkpoint(str(path), _run_of(path), notes)
+        damaged.append(f"checkpoint {path} is damaged: {problem}")
+    if damaged:
         raise UserError(
-            f"{first}, and there is no whole one before it; start again with --overwrite_output_dir in place of "
+            f"{damaged[0]}, and no checkpoint before it is whole; start again with --overwrite_output_dir in place of "
             "--resume_from_checkpoint"
         )
     return None
@@ -154,7 +156,7 @@ def find_checkpoint(output_dir: str | Path, asked: str) -> Checkpoint | None:
 def differences_of_run(checkpoint: Checkpoint, run: dict[str, Any]) -> list[str]:
     """What differs between the run of a checkpoint and this one, in words. An option that is younger than the
     checkpoint had its default."""
-    before = defaults() | checkpoint.run
+    before = UNNAMED | defaults() | checkpoint.run
     return [
         f"{name} was {before.get(key)!r} and is {run[key]!r}"
         for key, name in (RUN_FACTS | resumed()).items()

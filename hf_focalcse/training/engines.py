@@ -1,6 +1,6 @@
 """Which engine drives the processes: what really runs is checked against what was asked for, before the first step.
 
-Launchers, accelerate and DeepSpeed fall back without a word in at least ten ways (one process for two, DDP for FSDP,
+Launchers, accelerate and DeepSpeed silently fall back in at least ten ways (one process for two, DDP for FSDP,
 no averaging of gradients, another clipping, an empty folder for a model). Each is refused with what works.
 """
 

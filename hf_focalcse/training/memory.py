@@ -1,4 +1,4 @@
-"""What a training step takes in memory: estimated before the first one, and what to say where it was not to be had."""
+"""What a training step takes in memory: the estimate before the first step, and what to say when memory runs out."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def control_group(folder: Path = Path("/sys/fs/cgroup")) -> list[int]:
     return [] if limit == "max" else [int(limit) - int(used) + int(cached)]
 
 
-# ---- where it was not to be had
+# ---- when memory runs out
 
 
 @contextmanager

@@ -50,9 +50,9 @@ class FocalCSETrainer(KeepingTrainer):
 
     Raises:
         UserError: a reference is missing or not used, every dropout rate is 0 (both views would be equal) and there is
-            no augmentation, torch_compile meets a cutoff, there are fewer than two sentences a batch, the metric that
-            is to choose the best checkpoint is none of the dev tasks', or processes and engine are not what was asked
-            for.
+            no augmentation, torch_compile meets a cutoff, there are fewer than two sentences a batch, the dev tasks
+            do not give the metric that is to choose the best checkpoint, or processes and engine are not those that
+            were asked for.
     """
 
     model: Any
@@ -178,7 +178,7 @@ class FocalCSETrainer(KeepingTrainer):
         return f"{self.encoder.describe_step()}; optimizer {word(self.args.optim)}"
 
     def reference_cost(self) -> dict[str, float]:
-        """What the objective's work beside the model takes of the steps; empty where there is none."""
+        """What the objective's work beside the model takes of the steps; empty without such work."""
         return self.objective.cost(self.step_time)
 
     def _step_seed(self) -> int:

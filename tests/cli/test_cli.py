@@ -149,7 +149,7 @@ PARSER_MISTAKES = [  # what the parser decides, so no model, file or torch is ne
     ("train", "stray", "'stray' belongs to no flag"),
     ("train", f"{GOOD} --loss focl", "no loss 'focl', did you mean 'focal'"),
     ("train", f"{GOOD} --loss infonce --m 0.3", "--m belongs to loss dclr, focal, not to infonce"),
-    ("train", f"{GOOD} --do_mlm", "--do_mlm is not taken: the masked-language-model auxiliary is not provided"),
+    ("train", f"{GOOD} --do_mlm", "--do_mlm is not accepted: the masked-language-model auxiliary is not provided"),
     ("train", f"{GOOD} --label_smoothing_factor 0.1", "contrastive losses have no label smoothing"),
     ("train", f"{GOOD} --eval_strategy sometimes", "sometimes is not a valid IntervalStrategy"),
     ("train", f"{GOOD} --pooler clss", "no pooler 'clss', did you mean 'cls'"),
@@ -157,7 +157,7 @@ PARSER_MISTAKES = [  # what the parser decides, so no model, file or torch is ne
     ("train", f"{GOOD} --chunk_size 0", "--chunk_size is 0; it must be at least 1"),
     ("train", f"{GOOD} --eval_file graded.tsv", "graded.tsv is given to score the encoder on, but --eval_strategy"),
     ("train", f"{GOOD} --push_to_hub", "--push_to_hub needs --hub_model_id org/name"),
-    ("train", f"{GOOD} --hub_token hf_x", "a token on the command line ends up in logs; set HF_TOKEN"),
+    ("train", f"{GOOD} --hub_token hf_x", "a token on the command line is written to logs; set HF_TOKEN"),
     ("train", f"{GOOD} --hub_strategy every_save", "the finished export is pushed once"),
     ("eval", "--model_name_or_path tiny --pooler mean --compare base", "--compare takes NAME=FILE"),
     ("push", "tiny org/name --privat", "no flag --privat, did you mean '--private'"),
@@ -166,7 +166,7 @@ PARSER_MISTAKES = [  # what the parser decides, so no model, file or torch is ne
     ("train", f"{GOOD} --max_steps 0", "--max_steps is 0; it must be at least 1"),
     ("train", f"{GOOD} --gradient_accumulation_steps 0", "--gradient_accumulation_steps is 0"),
     ("train", f"{GOOD} --seed -1", "--seed is -1; it must be a whole number from 0"),
-    ("train", f"{GOOD} --do_train false", "--do_train false cannot be done: this script always trains"),
+    ("train", f"{GOOD} --do_train false", "--do_train false cannot be honoured: this script always trains"),
     ("train", f"{GOOD} --remove_unused_columns true", "the collator needs the text column"),
     ("train", f"{DEV} --eval_file graded.tsv --sts_dir sts", "--eval_file and --sts_dir are both given"),
     ("train", f"{DEV} --eval_file graded.tsv --greater_is_better false", "--greater_is_better belongs to --metric"),
@@ -177,7 +177,7 @@ PARSER_MISTAKES = [  # what the parser decides, so no model, file or torch is ne
     ("train", "--recipe nowhere.yaml", "no recipe file 'nowhere.yaml'"),
     ("train", "--recipe typo.yaml", "typo.yaml: there is no setting 'learning_rat', did you mean 'learning_rate'"),
     ("train", "--recipe list.yaml", "recipe list.yaml must be a mapping of flags to values"),
-    ("train", "--recipe broken.yaml", "recipe broken.yaml is no valid yaml"),
+    ("train", "--recipe broken.yaml", "recipe broken.yaml is not valid yaml"),
     ("train", "--recipe lists.yaml", "'loss' is the list ['focal', 'infonce']; it must be one number or text"),
     ("eval", "--model_name_or_path tiny --pooler mean --eval_file graded.tsv --tasks STS16",
      "leave out --sts_dir, --tasks"),
@@ -223,7 +223,7 @@ MISTAKES = [  # what the job decides once it sees files, models or devices
     ("train", f"{GOOD} --loss dclr --reference_model tiny", "choose with --reference_pooler: cls"),
     ("train", f"{GOOD} --loss dclr --reference_model ./nowhere", "no model folder './nowhere'"),
     ("train", f"{GOOD} --loss dclr --weighting none --reference_model tiny --reference_pooler mean",
-     "looks at no reference model, but one is given"),
+     "uses no reference model, but one is given"),
     ("train", f"{GOOD} --loss dclr --weighting teacher", "weighting is 'teacher'; allowed: reference, self"),
     ("train", "--model_name_or_path tiny", "no training text: give --train_file FILE"),
     ("train", "--train_file text.txt", "--model_name_or_path is missing"),
@@ -263,7 +263,7 @@ MISTAKES = [  # what the job decides once it sees files, models or devices
      "--whiten_dim is 99; this encoder's vectors have 16 numbers"),
     ("eval", "--word_vectors nowhere.txt --eval_file graded.tsv", "no such file: nowhere.txt"),
     ("eval", "--model_name_or_path tiny --pooler mean --tasks rerank --rerank_file graded.tsv",
-     "graded.tsv, line 2: no column 'qid'; needed are qid, label, query, candidate"),
+     "graded.tsv has no column 'qid'; needed are qid, label, query, candidate; its columns are"),
     ("eval", "--model_name_or_path tiny --pooler mean --tasks rerank --rerank_file tiny", "has no text_tokenized.txt"),
     ("table", "nowhere", "no such file: nowhere"),
 ]  # fmt: skip
@@ -565,7 +565,7 @@ def test_weights_that_are_no_numbers_are_not_saved(work, capsys):
     line = f"{GOOD} --learning_rate 1e30 --max_steps 20 --max_grad_norm 0 --logging_strategy no --output_dir out"
     with pytest.raises(SystemExit):
         run("train", *line.split())
-    assert "weight tensors that are no numbers" in capsys.readouterr().err
+    assert "weight tensors that contain NaN or infinity" in capsys.readouterr().err
     assert not (work / "out/model.safetensors").exists() and not (work / "out/run.json").exists()
 
 

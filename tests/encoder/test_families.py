@@ -16,6 +16,7 @@ import hf_focalcse
 from hf_focalcse.encoder import auto
 from hf_focalcse.encoder.auto import MODELS, make_class
 from hf_focalcse.encoder.families import FAMILIES, Family
+from hf_focalcse.encoder.hooks import zeroed
 
 PACKAGE = Path(hf_focalcse.__file__).parent
 
@@ -43,7 +44,8 @@ def test_the_row_names_parts_that_are_there(family):
     assert (model._last_output is not None) == (family.after_attention is not None)
     ids = torch.tensor([[2, 7, 8, 3]])
     model.eval()
-    with torch.no_grad(), model._cut(torch.zeros(1, 4, 1, dtype=torch.bool)):  # the first layer reads zeros
+    nothing = torch.zeros(1, 4, 1, dtype=torch.bool)
+    with torch.no_grad(), zeroed(model._embeddings, nothing):
         layers = model.encoder(ids, torch.ones_like(ids), output_hidden_states=True).hidden_states
     assert not layers[0].any() and layers[0].shape == (1, 4, config.hidden_size)
     assert len(layers) == config.num_hidden_layers + 1

@@ -1,4 +1,4 @@
-"""Packed sentences against padded ones; dropout's masks; attention written out against autograd's."""
+"""Packed sentences against padded ones; attention written out against autograd's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hf_focalcse.encoder.augment import build_augmentations
 from hf_focalcse.encoder.auto import MODELS
 from hf_focalcse.encoder.head import FocalCLMixin
 from hf_focalcse.encoder.loading import load_model
-from hf_focalcse.encoder.packing import ATTENTION, FastDropout, Packed, Run, _Attend, attend, keep_mask
+from hf_focalcse.encoder.packing import ATTENTION, Packed, Run, _Attend, attend
 from hf_focalcse.errors import UserError
 from tests.support.tiny import save_tiny
 
@@ -138,48 +138,6 @@ def test_layout():
     assert back.tolist() == [[0, 1, 2], [3, 4, 0], [6, 7, 0], [9, 0, 0]]
 
 
-# ---- dropout
-
-
-@pytest.mark.parametrize("p", [0.01, 0.1, 0.5, 0.9])
-def test_a_mask_keeps_its_share_independently(p):
-    torch.manual_seed(0)
-    keep, factor = keep_mask(torch.Size([1001, 999]), p)
-    n = keep.numel()
-    assert factor == pytest.approx(1 / (1 - p), rel=2e-4)
-    spread = math.sqrt(p * (1 - p) / n)
-    assert abs(keep.double().mean().item() - (1 - p)) < 5 * spread
-    flat = keep.flatten().double() - (1 - p)
-    for distance in (1, 2, 3, 4, 999):  # four neighbours come from one word
-        together = (flat[distance:] * flat[:-distance]).mean().item() / (p * (1 - p))
-        assert abs(together) < 5 / math.sqrt(n), distance
-
-
-def test_a_mask_repeats_with_the_seed_and_not_otherwise():
-    torch.manual_seed(1)
-    first, second = keep_mask(torch.Size([50]), 0.5)[0], keep_mask(torch.Size([50]), 0.5)[0]
-    torch.manual_seed(1)
-    assert torch.equal(keep_mask(torch.Size([50]), 0.5)[0], first) and not torch.equal(first, second)
-
-
-def test_dropout_scales_and_masks_its_gradient():
-    torch.manual_seed(0)
-    x = torch.randn(200, 300, requires_grad=True)
-    y = FastDropout(0.25)(x)
-    y.backward(torch.full_like(y, 2.0))
-    kept = y != 0
-    assert 0.24 < 1 - kept.float().mean() < 0.26
-    torch.testing.assert_close(y[kept], (x / 0.75)[kept])
-    torch.testing.assert_close(x.grad, torch.where(kept, 2 / 0.75, 0.0))
-
-
-@pytest.mark.parametrize("p", [0.0, 1.0])
-def test_dropout_at_its_ends_and_in_evaluation(p):
-    x = torch.randn(4, 4)
-    assert torch.equal(FastDropout(p)(x), nn.Dropout(p)(x))
-    assert torch.equal(FastDropout(0.5).eval()(x), x)
-
-
 # ---- attention
 
 
@@ -289,7 +247,8 @@ print(model.compiling, model.packs, trainer.describe_step())
 
 def test_a_compiled_encoder_that_is_not_said_to_be_one_stops(tmp_path, monkeypatch):
     model = model_of(tmp_path)
-    monkeypatch.setattr(type(model), "_only", lambda self, tokens: nullcontext())  # a hook that is not run
+    # a hook that is not run
+    monkeypatch.setattr("hf_focalcse.encoder.head.only_tokens", lambda module, tokens: nullcontext())
     with pytest.raises(RuntimeError, match="set model.compiling before torch.compile"):
         model(*views(model))
 

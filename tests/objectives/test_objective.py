@@ -18,6 +18,7 @@ from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss, 
 from hf_focalcse.errors import UserError
 from hf_focalcse.objectives import Objective
 from hf_focalcse.objectives.pairs import gather_rows, make_pairs
+from hf_focalcse.training.checkpoints import differences_of_run, find_checkpoint
 
 TEXTS = [{"text": f"{a} {b}"} for a in SENTENCES for b in ("", "today", "the dog", "in a house")]
 
@@ -158,6 +159,15 @@ def train_unchecked(base, folder, engine):
 
     checkpoints.damage = lambda checkpoint: None
     return train(base, folder, engine, "last")
+
+
+def test_a_checkpoint_of_another_objective_is_refused(ranks, base, tmp_path):
+    ranks(1, train, base, tmp_path / "run", "one", None, None, 7)
+    checkpoint = find_checkpoint(tmp_path / "run", "last")
+    run = checkpoint.run | {"objective": "Contrastive"}
+    assert differences_of_run(checkpoint, run) == ["objective was 'QueueWithNetwork' and is 'Contrastive'"]
+    unnamed = dataclasses.replace(checkpoint, run={k: v for k, v in checkpoint.run.items() if k != "objective"})
+    assert differences_of_run(unnamed, run) == []  # of version 0.1, which knew the contrastive one alone
 
 
 def test_an_objective_takes_the_place_of_a_loss(tmp_path, base):

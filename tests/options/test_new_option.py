@@ -125,7 +125,7 @@ def test_the_example_is_one_field_and_one_use(diff):
 
 
 def test_it_is_parsed_checked_and_used(answers):
-    assert "--shrink SHRINK Shrink all weights by this share. (above 0 and at most 1)" in answers["help"]
+    assert "--shrink X Shrink all weights by this share. It must be above 0 and at most 1." in answers["help"]
     assert answers["number"] == ["error: --shrink is 1.5; it must be above 0 and at most 1"]
     (refused,) = answers["path"]
     assert "the training text holds a sentence of --held_out_file secret/bad.txt" in refused

@@ -257,7 +257,7 @@ def test_a_damaged_last_checkpoint_is_named_and_the_one_before_used(tmp_path, ki
     with pytest.raises(UserError, match="cannot be resumed from"):
         find_checkpoint(tmp_path, str(tmp_path / "checkpoint-20"))
     (tmp_path / "checkpoint-10" / MANIFEST).unlink()
-    with pytest.raises(UserError, match="no whole one before it"):
+    with pytest.raises(UserError, match="no checkpoint before it is whole"):
         find_checkpoint(tmp_path, "last")
 
 

@@ -431,5 +431,5 @@ def test_every_augmentation_trains_with_every_loss(tmp_path, text, loss):
 def test_refuses_a_missing_and_an_unused_reference(tmp_path):
     with pytest.raises(UserError, match="dclr compares with a frozen encoder .* --reference_model"):
         make_trainer(tmp_path, loss="dclr")
-    with pytest.raises(UserError, match="looks at no reference model, but one is given"):
+    with pytest.raises(UserError, match="uses no reference model, but one is given"):
         with_reference(tmp_path, loss=build_loss("infonce"))
