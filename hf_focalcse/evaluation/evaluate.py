@@ -15,11 +15,11 @@ from ..runs.scores import Results, averages
 from .metrics import alignment, cosine, uniformity
 from .tasks import STS_TASKS
 
-BLOCK = 4096  # sentences between two movements of the progress bar: enough to batch those of equal length
+BLOCK = 4096  # sentences encoded at a time: enough to batch those of equal length, and the bar moves after each
 RANDOM_PAIRS = 20_000
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
 BINS = np.linspace(-1, 1, 41)
-FLAT = 1e-6  # a spread of cosines below float32's own noise says nothing
+FLAT = 1e-6  # a smaller spread of cosines is rounding in float32
 
 
 class Encoder(Protocol):
@@ -32,7 +32,8 @@ def evaluate_sts(
 ) -> Results:
     """Score ``encoder`` on ``tasks`` (see ``load_tasks`` and ``read_pairs``); ``model`` is kept in the metadata.
 
-    Raises UserError for an encoder whose vectors are not finite, are zero or are all alike.
+    Raises:
+        UserError: there are no tasks, or vectors of the encoder are not finite, zero, or all alike.
     """
     from .sts_correlation.sts_correlation import STSCorrelation  # imports `evaluate`: slow
 
@@ -52,7 +53,7 @@ def evaluate_sts(
             positive = task.scores > task.aligned_above
             if positive.any():
                 scores[f"{task.key}/alignment"] = alignment(vectors[first[positive]], vectors[second[positive]])
-            # every sentence as often as the set holds it, as published figures have it
+            # published figures count every sentence as often as the set holds it
             scores[f"{task.key}/uniformity"] = uniformity(vectors[np.concatenate([first, second])])
         spread[task.key] = _spread(task, vectors, first, second)
     data = {task.key: task.describe() | {"cosines": spread[task.key]} for task in tasks}
@@ -62,7 +63,11 @@ def evaluate_sts(
 
 
 def encode_once(encoder: Encoder, rows: Mapping[str, int], progress: bool) -> np.ndarray:
-    """Each text of ``rows`` once, longest first -> (N, D) at its row; UserError for a vector without a direction."""
+    """Encode each text once, longest first. rows: text -> its row in the (N, D) that is returned.
+
+    Raises:
+        UserError: a vector is zero or not finite, or the encoder does not return (N, D).
+    """
     ordered = sorted(rows, key=len, reverse=True)
     vectors = np.empty((len(ordered), 0))
     with tqdm(total=len(ordered), desc="Encoding", unit=" sentences", disable=not progress, leave=False) as bar:
@@ -70,7 +75,9 @@ def encode_once(encoder: Encoder, rows: Mapping[str, int], progress: bool) -> np
             texts = ordered[start : start + BLOCK]
             block = np.asarray(encoder.encode(texts))
             if block.ndim != 2 or len(block) != len(texts):
-                raise UserError(f"the encoder gave an array {block.shape} for {len(texts)} sentences, not (N, D)")
+                raise UserError(
+                    f"the encoder returned an array {block.shape} for {len(texts)} sentences; it must be (N, D)"
+                )
             if start == 0:
                 vectors = np.empty((len(ordered), block.shape[1]), dtype=block.dtype)
             vectors[[rows[text] for text in texts]] = block
@@ -80,13 +87,17 @@ def encode_once(encoder: Encoder, rows: Mapping[str, int], progress: bool) -> np
         what = "zero" if np.isfinite(vectors[bad[0]]).all() else "not finite"
         raise UserError(
             f"the encoder's vector of {list(rows)[bad[0]]!r} is {what}, as for {bad.size} of {len(rows)} sentences: "
-            "its weights are damaged or half precision overflowed"
+            "its weights are damaged, or half precision overflowed (leave out --bf16)"
         )
     return vectors
 
 
 def require_spread(key: str, cosines: np.ndarray) -> None:
-    """UserError where all cosines of a set are alike."""
+    """Check that the cosines of a set differ.
+
+    Raises:
+        UserError: they are all alike.
+    """
     if np.ptp(cosines) < FLAT:
         raise UserError(
             f"all {len(cosines)} cosines of {key} equal {cosines[0]:.6f}: the encoder has collapsed, "
@@ -95,7 +106,7 @@ def require_spread(key: str, cosines: np.ndarray) -> None:
 
 
 def _correlations(task: PairSet, cosines: np.ndarray, metric: Any) -> dict[str, float]:
-    """Of one set: all (and Pearson), each subset, their mean and their mean weighted by pairs; x 100."""
+    """Correlations x 100 of one set: over all pairs, of each subset, and the means of the subsets."""
     require_spread(task.key, cosines)
 
     def correlate(rows: np.ndarray, what: str) -> dict[str, float]:
@@ -118,10 +129,10 @@ def _correlations(task: PairSet, cosines: np.ndarray, metric: Any) -> dict[str, 
 
 
 def _spread(task: PairSet, vectors: np.ndarray, first: np.ndarray, second: np.ndarray) -> dict[str, Any]:
-    """How cosines lie: of random sentences of the set, and of its pairs in the lowest and highest fifth of the scale.
+    """The distribution of cosines, of random pairs of sentences and of pairs rated low and high.
 
-    Counts of each in bins of 0.05 from -1 to 1, and quantiles of the random pairs; of STS-B, rated 0 to 5, also
-    the counts of each band of the scale.
+    Low and high are the lowest and the highest fifth of the scale. Of each there are counts in bins of 0.05 from -1 to
+    1, and of the random pairs quantiles; of STS-B, rated 0 to 5, also the counts of each band of the scale.
     """
     rows = np.unique(np.concatenate([first, second]))
     one, other = np.random.default_rng(0).choice(rows, (2, RANDOM_PAIRS))
@@ -133,7 +144,7 @@ def _spread(task: PairSet, vectors: np.ndarray, first: np.ndarray, second: np.nd
     quantiles = {f"{q:g}": round(float(np.quantile(values["random"], q)), 4) for q in QUANTILES}
     found = {"random_pairs": int(apart.sum()), "quantiles": quantiles, "counts": _counts(values)}
     if task.aligned_above is not None:
-        band = np.clip(task.scores.astype(int), 0, 4)  # a score of 5 is in the last one
+        band = np.clip(task.scores.astype(int), 0, 4)  # 4 to 5 is one band
         found["bands"] = _counts({f"{low}-{low + 1}": labelled[band == low] for low in range(5)})
     return found
 

@@ -1,4 +1,4 @@
-"""Scores of sentence embeddings: numpy in, float out; what is undefined raises, it is never reported as 0."""
+"""Scores of sentence embeddings, from numpy arrays; an undefined score raises ValueError, it is never 0."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cosine(x: ArrayLike, y: ArrayLike) -> np.ndarray:
 def average_precision(relevant: ArrayLike, scores: ArrayLike, depth: int | None = None, tied: str = "order") -> float:
     """Mean of the precision at each relevant candidate of a ranking by falling score, 0..1: (N,) bool, (N,) -> float.
 
-    depth: candidates below that rank are not looked at, nor counted in the mean; 0 where none above it is relevant.
+    depth: candidates below that rank are neither looked at nor counted in the mean; 0 where none above is relevant.
     tied: equal scores stay in the order given ("order"), or share one place, so that precision is taken where all of
     them have been read ("together", as in scikit-learn). ValueError where nothing is relevant.
     """
@@ -63,7 +63,7 @@ def alignment(x: ArrayLike, y: ArrayLike) -> float:
 def uniformity(x: ArrayLike, block: int = 256) -> float:
     """log E exp(-2 ||f(x) - f(y)||^2) over all pairs i < j of (N, D), -8..0, lower is better (Wang & Isola 2020).
 
-    One logarithm of the pooled mean; ``block`` rows meet the rest at a time, so memory is block x N.
+    It is one logarithm of the mean over all pairs. ``block`` rows are compared at a time, so memory is block x N.
     """
     x = unit(x)
     if len(x) < 2:
@@ -88,7 +88,7 @@ def unit(x: ArrayLike) -> np.ndarray:
 
 
 def _sequences(predictions: ArrayLike, references: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """Both as (N,) float64, checked: equal lengths, N > 1, finite, not constant."""
+    """Both as (N,) float64; checks that lengths are equal, N > 1, and values finite and not constant."""
     both = np.asarray(predictions, dtype=np.float64), np.asarray(references, dtype=np.float64)
     if both[0].ndim != 1 or both[0].shape != both[1].shape:
         raise ValueError(f"predictions and references must be lists of one length: {both[0].shape}, {both[1].shape}")
@@ -104,7 +104,7 @@ def _sequences(predictions: ArrayLike, references: ArrayLike) -> tuple[np.ndarra
 
 
 def _ranking(relevant: ArrayLike, scores: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """Both as (N,), bool and float64, checked: equal lengths, finite scores, something relevant."""
+    """Both as (N,), bool and float64; checks that lengths are equal, scores finite, and at least one relevant."""
     relevant, scores = np.asarray(relevant, dtype=bool), np.asarray(scores, dtype=np.float64)
     if relevant.ndim != 1 or relevant.shape != scores.shape:
         raise ValueError(f"relevance and scores must be lists of one length: {relevant.shape}, {scores.shape}")

@@ -18,10 +18,13 @@ def evaluate_rerank(
 ) -> Results:
     """Score ``encoder`` on ``sets`` (see ``load_rerank``) under keys such as ``semeval_cqa_b/dev2016/map_official``.
 
-    The search engine's own order is scored beside it, in the metadata. Raises UserError as ``evaluate_sts`` does.
+    The metadata hold the scores of the search engine's own order.
+
+    Raises:
+        UserError: as `evaluate_sts` does.
     """
     if not sets:
-        raise UserError("no set to rerank")
+        raise UserError("no set to rerank; name at least one")
     rows = {text: row for row, text in enumerate(dict.fromkeys(text for of in sets for text in of.texts()))}
     vectors = encode_once(encoder, rows, progress)
     scores: dict[str, float] = {}
@@ -29,10 +32,10 @@ def evaluate_rerank(
     for of in sets:
         queries = [rows[query.text] for query in of.queries for _ in query.candidates]
         candidates = [rows[text] for query in of.queries for text in query.candidates]
-        # Equal pairs once: a sum over D may end in another last bit at another place, and break a tie.
+        # Each pair once: the last bit of a sum over D may depend on the row, which would break a tie of equal pairs.
         pairs, places = np.unique(np.stack([queries, candidates], axis=1), axis=0, return_inverse=True)
         cosines = cosine(vectors[pairs[:, 0]], vectors[pairs[:, 1]])[places.ravel()]
-        if np.count_nonzero(pairs[:, 0] != pairs[:, 1]) > 1:  # one pair, or equal texts, are alike for any encoder
+        if np.count_nonzero(pairs[:, 0] != pairs[:, 1]) > 1:  # one pair or equal texts have no spread
             require_spread(of.key, cosines)
         ends = np.cumsum([len(query.candidates) for query in of.queries])
         found = score(of, np.split(cosines, ends[:-1]))

@@ -12,11 +12,13 @@ from .identity import describe
 
 
 def make_table(systems: Sequence[tuple[str, Results]], sick: str | None = None) -> Table:
-    """(name, results) -> table. sick: whose SICK-R pairs, "senteval" or "mteb"; by default SentEval's, which papers
-    print, where any system has them.
+    """(name, results) of each system -> table.
 
-    Sets besides the seven get columns of their own, sets of queries one for MAP. Raises UserError where there is no
-    score at all.
+    sick: whose SICK-R pairs, "senteval" or "mteb"; by default SentEval's, which papers print, where any system has
+    them. Each other set gets a column of its own; for a set of queries it holds MAP.
+
+    Raises:
+        UserError: there is no score to show.
     """
     scores = [results.scores for _, results in systems]
     if sick is None:
@@ -57,7 +59,7 @@ def _cell(score: float | None) -> str:
 
 
 def _differences(systems: Sequence[tuple[str, Results]], shown: dict[str, str]) -> list[str]:
-    """What makes two rows of a column no comparison: other pairs, other texts, or pairs missing."""
+    """Notes on columns whose rows do not compare: other pairs, other texts, or missing pairs."""
     notes = []
     for key, title in shown.items():
         found: dict[str, list[str]] = {}
@@ -75,9 +77,10 @@ def _differences(systems: Sequence[tuple[str, Results]], shown: dict[str, str]) 
 
 
 def choose_systems(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(those to read, folders left out): of several, unnamed folders without results.json, as ``runs/*`` gives them.
+    """(arguments to read, folders left out).
 
-    One alone, or where none is left, is a mistake that `read_system` names.
+    Folders without results.json are left out, since ``runs/*`` names them too; but not where nothing would be left:
+    then `read_system` says what is missing.
     """
     bare = [text for text in arguments if Path(text).is_dir() and not (Path(text) / RESULTS_FILE).exists()]
     kept = [text for text in arguments if text not in bare]

@@ -13,6 +13,7 @@ from ..data.formats import read_records
 from ..data.graded_pairs import Pair, PairSet, pair_of, parse_score
 from ..data.hub import pinned_rows
 from ..errors import UserError, suggest
+from ..runs.scores import SEVEN
 
 REMEDY = "give --sts_dir DIR with the sets as files"
 
@@ -40,13 +41,12 @@ class STSTask:
     revision: str
     splits: tuple[Split, ...]
     senteval: Callable[[Path, str], Iterator[Pair]]
-    label: str = ""
     aligned_above: float | None = None  # the score above which a pair counts as positive, for alignment
 
     @property
     def title(self) -> str:
         """The name in tables."""
-        return self.label or self.name
+        return SEVEN[self.name]
 
 
 # ---------------------------------------------------------------- SentEval's data/downstream, its sentences tokenised
@@ -105,7 +105,7 @@ STS_TASKS: dict[str, STSTask] = {
               "answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
         STSTask("STSBenchmark", "mteb/stsbenchmark-sts", "b0fddb56ed78048fa8b90373c8a3cfc37b684831",
                 (Split("train", 5749, ("train",), "train"), Split("dev", 1500, ("dev",), "validation"),
-                 Split("test", 1379, ("test",), "test")), _senteval_stsb, label="STS-B", aligned_above=4.0),
+                 Split("test", 1379, ("test",), "test")), _senteval_stsb, aligned_above=4.0),
         STSTask("SICK-R", "mteb/sickr-sts", "20a6d6f312dd54037fe07a32d58e5e168867909d",
                 (Split("train", 4500, ("train",)), Split("trial", 500, ("trial",)),
                  Split("mteb-test", 9927, ("train", "trial", "test"), "test"),
@@ -191,7 +191,7 @@ def find_sets(names: Sequence[str] | None, source: Source) -> list[tuple[STSTask
 
 def _find(name: str, source: Source) -> list[tuple[STSTask, Split]]:
     base, _, part = name.partition("/")
-    task = next((task for task in STS_TASKS.values() if base in (task.name, task.label)), None)
+    task = next((task for task in STS_TASKS.values() if base in (task.name, task.title)), None)
     if task is None:
         raise UserError(f"unknown task {base!r}{suggest(base, STS_TASKS)}; there are {', '.join(STS_TASKS)}")
     names = [split.name for split in task.splits]

@@ -11,17 +11,18 @@ from ..errors import UserError
 
 
 class Whitening:
-    """y = (x - mu) U[:, :k] diag(1/sqrt(lambda)), mu the mean and U, lambda the eigenvectors and eigenvalues, largest
-    first, of the covariance of the vectors it is fitted on, (N, D).
+    """y = (x - mu) U[:, :k] diag(1/sqrt(lambda)), fitted on vectors (N, D).
 
-    k: dimensions kept (default: all that the vectors span; all-MiniLM-L6-v2's 384 numbers span 381).
+    mu is their mean; U and lambda are the eigenvectors and eigenvalues of their covariance, largest first.
+
+    k: the number of dimensions that are kept; by default all that the vectors span (381 of all-MiniLM-L6-v2's 384).
 
     Raises:
         UserError: k is not in 1…D, or the vectors do not span so many dimensions.
     """
 
     def __init__(self, vectors: np.ndarray, k: int | None = None):
-        rounding = np.finfo(vectors.dtype).eps * np.abs(vectors).max()  # of the encoder: no direction of its own
+        rounding = np.finfo(vectors.dtype).eps * np.abs(vectors).max()  # error, which spans no dimension
         vectors = np.asarray(vectors, dtype=np.float64)
         size = vectors.shape[1]
         if k is not None and not 1 <= k <= size:
@@ -55,7 +56,7 @@ class WhitenedEncoder:
 
 
 class Remembering:
-    """An encoder that keeps its vectors, for texts that are encoded once to fit and once to score."""
+    """An encoder that keeps its vectors, so that texts to fit on and to score are encoded once."""
 
     def __init__(self, encoder: Any):
         self.encoder, self.vectors = encoder, dict[str, np.ndarray]()

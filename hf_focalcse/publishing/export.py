@@ -1,4 +1,4 @@
-"""Checkpoint -> a folder that transformers, sentence-transformers and TEI read to the same vectors."""
+"""A checkpoint -> a folder from which transformers, sentence-transformers and TEI compute the same vectors."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def export_model(
 
 
 def check_place(folder: Path) -> None:
-    """That nothing is lost when an export takes the place of ``folder``.
+    """Check that nothing is lost when an export takes the place of ``folder``.
 
     Raises:
         UserError: it holds files that no export wrote.
@@ -92,7 +92,7 @@ def check_place(folder: Path) -> None:
 
 
 def check_libraries(pooler: str, sentence_transformers: bool, onnx: bool) -> None:
-    """That an export of this kind can be made here.
+    """Check that an export of this kind can be made here.
 
     Raises:
         UserError: sentence-transformers cannot express the pooler, or a library is missing.
@@ -114,7 +114,7 @@ def check_libraries(pooler: str, sentence_transformers: bool, onnx: bool) -> Non
 
 @contextlib.contextmanager
 def staged(folder: Path) -> Iterator[Path]:
-    """A neighbouring folder that takes the place of ``folder`` once it is complete, and is gone otherwise."""
+    """A folder beside ``folder`` that takes its place when the block ends, and is deleted when it fails."""
     stage, old = (folder.with_name(f".{folder.name}.{what}-{os.getpid()}") for what in ("part", "old"))
     try:
         stage.mkdir(parents=True)
@@ -125,8 +125,8 @@ def staged(folder: Path) -> Iterator[Path]:
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise UserError(
-            f"the export to {folder} could not be written ({reason}); the checkpoint is untouched, "
-            "make room or give another --output_dir"
+            f"the export to {folder} could not be written ({reason}); the checkpoint is untouched; "
+            "free some space, or give another --output_dir"
         ) from error
     finally:
         shutil.rmtree(stage, ignore_errors=True)

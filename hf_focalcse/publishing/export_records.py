@@ -23,7 +23,7 @@ MADE = ("plots/", ".eval_results/")  # the folders of what is made from the reco
 
 
 def write_records(model: Any, checkpoint: Path, stage: Path, publication: dict[str, Any]) -> None:
-    """run.json and results.json as they may be published, naming the weights in the folder; plots, card."""
+    """Write run.json and results.json as they may be published, naming the exported weights; then plots and card."""
     record = RunRecord.load(checkpoint).publishable()
     published = weights_sha256(stage)
     head = HEAD_FILE if (stage / HEAD_FILE).exists() else None
@@ -47,7 +47,7 @@ def keep_hand_made(former: Path, card: Path) -> None:
 
 
 def check_records(model: Any, checkpoint: Path) -> None:
-    """That run.json and results.json, where there are any, belong to the weights beside them.
+    """Check that run.json and results.json, where there are any, belong to the weights beside them.
 
     Raises:
         UserError: they do not.
@@ -70,7 +70,7 @@ def check_records(model: Any, checkpoint: Path) -> None:
 
 
 def publishable(results: Results, record: RunRecord) -> Results:
-    """Results without paths of this machine."""
+    """The results without paths of this machine."""
     details = without_paths(results.metadata, [of["source"] for of in results.metadata["data"].values()])
     details["model"]["name_or_path"] = record.publication.get("repo_id") or Path(details["model"]["name_or_path"]).name
     return Results(results.scores, details)

@@ -23,7 +23,10 @@ POOLINGS = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "w
 
 
 def write_encoder(model: Any, stage: Path) -> int:
-    """The plain encoder with its tokenizer, and the projection where the encoder has no place for it; tokens read."""
+    """Write the plain encoder and its tokenizer; the number of tokens that it reads.
+
+    A projection goes into a file of its own where the encoder has no place for it.
+    """
     limit = int(model.max_length())
     architectures = model.config.architectures
     model.encoder.save_pretrained(stage)
@@ -45,7 +48,7 @@ def write_encoder(model: Any, stage: Path) -> int:
 
 
 def write_sentence_transformers(model: Any, stage: Path, limit: int) -> None:
-    """Transformer, Pooling and, for a projection that is kept, Dense with tanh."""
+    """Write the modules: Transformer, Pooling and, for a projection that is kept, Dense with tanh."""
     size, pooling = model.config.hidden_size, POOLERS[model.pooler_name].sentence_transformers
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     write_json(stage / "sentence_bert_config.json", {"max_seq_length": limit, "do_lower_case": False})
@@ -75,7 +78,7 @@ def write_sentence_transformers(model: Any, stage: Path, limit: int) -> None:
 
 
 def write_onnx(model: Any, stage: Path, limit: int) -> float:
-    """Ids and mask -> last_hidden_state and sentence_embedding; the lowest cosine to torch.
+    """Write ids and mask -> last_hidden_state and sentence_embedding; the lowest cosine to torch.
 
     Raises:
         UserError: onnxruntime gives other vectors.
@@ -105,7 +108,7 @@ def write_onnx(model: Any, stage: Path, limit: int) -> float:
     inputs, outputs = ["input_ids", "attention_mask"], ["last_hidden_state", "sentence_embedding"]
     axes = {name: {0: "batch", 1: "length"} for name in [*inputs, outputs[0]]} | {outputs[1]: {0: "batch"}}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the tracer's, on shapes that the check below covers
+        warnings.simplefilter("ignore")  # of the tracer, about shapes; the check below covers them
         torch.onnx.export(
             *(Encoder().eval(), tuple(tokens[name] for name in inputs), str(path)),
             input_names=inputs,

@@ -1,4 +1,4 @@
-"""A folder -> a repository on the Hub: one commit or pull request, repeatable after any failure; knows only files."""
+"""A folder of files -> one commit or pull request on the Hub, which can be repeated after any failure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Target:
-    """private: None leaves the visibility to the account's default, and that of a repository there as it is."""
+    """Where and how to push. private: None takes the account's default, and leaves an existing repository as it is."""
 
     repo_id: str
     private: bool | None = None
@@ -48,10 +48,10 @@ def push(folder: str | Path, target: Target, only: Callable[[str], bool] | None 
          say: Callable[[str], Any] = print) -> str:  # fmt: skip
     """Upload what is new in ``folder`` as one commit; the address of the commit or pull request.
 
-    A card that was edited on the Hub is merged with the new one. Nothing local is changed. only: of these files.
+    A card that was edited on the Hub is merged with the new one. Nothing local is changed. only: which files to send.
 
     Raises:
-        UserError: the folder may not be published as it is, or the Hub did not take it.
+        UserError: the folder may not be published as it is, or the Hub refused it.
     """
     folder = Path(folder)
     files = inspect(folder, target.token)
@@ -94,7 +94,10 @@ def push(folder: str | Path, target: Target, only: Callable[[str], bool] | None 
 
 def plan(api: HfApi, folder: Path, chosen: list[str], files: dict[str, int], target: Target, head: str, partial: bool,
          say: Callable[[str], Any]) -> list[Any]:  # fmt: skip
-    """The operations that bring the repository at ``head`` to the folder's state; files of others stay."""
+    """The operations that bring the repository at ``head`` to the state of the folder.
+
+    Files that no export wrote stay.
+    """
     manifest = _remote(api, target.repo_id, MANIFEST, head)
     before = json.loads(manifest) if manifest else {}
     operations: list[Any] = [CommitOperationAdd(name, folder / name) for name in chosen if name != CARD]
@@ -105,7 +108,7 @@ def plan(api: HfApi, folder: Path, chosen: list[str], files: dict[str, int], tar
                 ours, given_way = merge_cards(before.get("card"), theirs, ours)
             except ValueError as error:
                 raise UserError(
-                    f"the metadata of {target.repo_id}/{CARD} on the Hub are no YAML ({error}); mend them there first"
+                    f"the metadata of {target.repo_id}/{CARD} on the Hub are not YAML ({error}); correct them there"
                 ) from error
             if given_way:
                 shown = "\n".join(f"  {line}" for line in given_way)
@@ -133,8 +136,8 @@ def inspect(folder: Path, token: str | None = None) -> dict[str, int]:
     """Files to publish and their sizes.
 
     Raises:
-        UserError: no folder, no or an invalid card, a broken link in it, damaged weights, a file that is no part of
-            an export, or a local path or token in a file.
+        UserError: there is no folder, the card is missing or invalid or links to a missing file, or a file belongs to
+            training or holds a token or a path of this machine.
     """
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; give an export or the output folder of a training run")
@@ -161,7 +164,7 @@ def check_card(folder: Path, files: dict[str, int]) -> None:
     try:
         metadata, text = split_card(card)
     except ValueError as error:
-        raise UserError(f"the metadata of {folder / CARD} are no YAML: {error}") from error
+        raise UserError(f"the metadata of {folder / CARD} are not YAML: {error}") from error
     for key in ("library_name", "pipeline_tag"):
         if not isinstance(metadata.get(key), str):
             raise UserError(f"the metadata of {folder / CARD} lack {key}; `focalcse export` writes a complete card")
@@ -200,13 +203,13 @@ def check_target(target: Target) -> None:
     else:
         named = target.repo_id.count("/") == 1
     if not named:
-        raise UserError(f"{target.repo_id!r} is no repository name; give org/name, for instance me/focal-bert")
+        raise UserError(f"{target.repo_id!r} is not a repository name; give org/name, for instance me/focal-bert")
     if target.create_pr and target.revision not in (None, "main"):
         raise UserError(f"a pull request goes against main, not {target.revision!r}; leave one of the two out")
 
 
 def describe(folder: str | Path, target: Target) -> str:
-    """What a push would send where, without any network.
+    """What a push would send and where, without using the network.
 
     Raises:
         UserError: as `push` before it sends anything.
@@ -231,10 +234,10 @@ def host() -> str:
 
 
 def with_retries(call: Callable[[], T], target: Target, folder: Path, token: str, say: Callable[[str], Any]) -> T:
-    """The call's answer; tried again after 412, 429, 5xx and broken connections.
+    """The answer of ``call``, which is tried again after 412, 429, 5xx and broken connections.
 
     Raises:
-        UserError: it cannot work, or did not after `ATTEMPTS` tries.
+        UserError: the Hub refused it, or it failed `ATTEMPTS` times.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -262,7 +265,7 @@ def with_retries(call: Callable[[], T], target: Target, folder: Path, token: str
 
 
 def explain(error: HfHubHTTPError, status: int | None, target: Target, folder: Path, token: str) -> UserError:
-    """One sentence for an answer of the Hub that trying again does not change; the token is not in it."""
+    """One sentence on an answer that another try would not change; it does not contain the token."""
     namespace = target.repo_id.split("/")[0] if "/" in target.repo_id else "your account"
     said = " ".join(str(error.server_message or "").split()).replace(token, "…")
     said = f" ({said[:200].rstrip('.')})" if said else ""

@@ -1,4 +1,4 @@
-"""Three-way merge of model cards: new generated text goes in, what was written by hand stays."""
+"""Three-way merge of model cards: newly generated text is taken, and what was written by hand is kept."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def merge_cards(base: str | None, theirs: str, ours: str) -> tuple[str, list[str
     card as it is generated now. Without a base all of theirs counts as written by hand and is kept under ours.
 
     Raises:
-        ValueError: the metadata of one of them are no YAML mapping.
+        ValueError: the metadata of one of them are not a YAML mapping.
     """
     if theirs == base or not theirs.strip():
         return ours, []
@@ -51,7 +51,7 @@ def split_card(card: str) -> tuple[dict[str, Any], str]:
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error
     if not isinstance(metadata, dict):
-        raise ValueError("the metadata are no mapping")
+        raise ValueError("the metadata are not a mapping")
     return metadata, card[found.end() :]
 
 
@@ -60,7 +60,7 @@ def join_card(metadata: dict[str, Any], text: str) -> str:
 
 
 def merge_metadata(base: dict[str, Any], theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
-    """Key by key: who changed it wins, lists are united, results measured anew replace the old ones."""
+    """Key by key: the side that changed it wins, lists are united, and newly measured results replace others."""
     merged: dict[str, Any] = {}
     for key in [*theirs, *(key for key in ours if key not in theirs)]:
         before, there, here = (of.get(key) for of in (base, theirs, ours))
@@ -82,7 +82,7 @@ def merge_metadata(base: dict[str, Any], theirs: dict[str, Any], ours: dict[str,
 
 
 def _merge_index(theirs: list[Any], ours: list[Any]) -> list[Any]:
-    """Ours, and the results in theirs that are on other sets or by other measures."""
+    """Our results, and those of theirs that are on other sets or of other metrics."""
 
     def identity(result: dict[str, Any], metric: dict[str, Any]) -> tuple[Any, ...]:
         dataset = result.get("dataset", {})
@@ -98,7 +98,7 @@ def _merge_index(theirs: list[Any], ours: list[Any]) -> list[Any]:
 
 
 def merge_lines(base: list[str], theirs: list[str], ours: list[str]) -> tuple[list[str], list[str]]:
-    """Lines with both sides' changes; where both changed the same lines, theirs. Second: lines of ours left out."""
+    """(lines with the changes of both sides, lines of ours that were left out since theirs changed the same place)."""
     merged: list[str] = []
     given_way: list[str] = []
     for before, there, here in _regions(base, theirs, ours):

@@ -1,4 +1,4 @@
-"""The cosine of every scored pair <-> pairs.npz beside results.json: what tests over sentence pairs are made of."""
+"""The cosine of every scored pair <-> pairs.npz beside results.json, for tests over sentence pairs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ TEXTS = "texts/"  # before the name of a set: which pairs these are
 
 
 def write_cosines(folder: str | Path, results: Results) -> None:
-    """Gold score and cosine of every pair of ``results``, whole or not at all; sets of the same model that were
-    measured before are kept."""
+    """Write the gold score and the cosine of every pair of ``results``.
+
+    Sets that were measured before with the same model are kept.
+    """
     file = Path(folder) / PAIRS_FILE
     model = {key: results.metadata["model"].get(key) for key in IDENTITY}
     sets, data = dict(results.pairs), {key: results.metadata["data"][key]["sha256"] for key in results.pairs}
     if file.exists() and model["weights_sha256"]:
         try:
             older, about = _read(file)
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # of a process that was killed: measured anew
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # damaged: what it held is measured anew
             older, about = {}, {"model": None}
         if about["model"] == model:
             sets, data = older | sets, about["data"] | data
@@ -38,7 +40,7 @@ def write_cosines(folder: str | Path, results: Results) -> None:
 
 
 def read_cosines(folder: str | Path, results: Results) -> dict[str, np.ndarray]:
-    """{set: (2, N) gold scores and cosines} behind these results of ``folder``; empty where none were kept.
+    """Set -> (2, N) gold scores and cosines behind these results of ``folder``; empty where none were kept.
 
     Raises:
         UserError: the file is damaged.
@@ -47,7 +49,7 @@ def read_cosines(folder: str | Path, results: Results) -> dict[str, np.ndarray]:
 
 
 def read_fingerprints(folder: str | Path, results: Results) -> dict[str, np.ndarray]:
-    """{set: (N,) int64 fingerprint of the texts of each pair}, beside `read_cosines`; older files have none."""
+    """Set -> (N,) int64 fingerprints of the texts of its pairs, as in `read_cosines`; older files have none."""
     kept = _kept(folder, results)
     return {key.removeprefix(TEXTS): of for key, of in kept.items() if key.startswith(TEXTS)}
 

@@ -1,42 +1,27 @@
-"""`RunRecord` <-> run.json: what is needed to repeat a run, and how it went."""
+"""`RunRecord` <-> run.json: what is needed to repeat a run, and how the run went."""
 
 from __future__ import annotations
 
 import json
-import os
-import platform
 import re
-import subprocess
-import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
 from ..options.tables import paths
 from .atomic import write_json
+from .environment import current_commit, describe_hardware, library_versions
 
 FORMAT = 1
 RUN_FILE = "run.json"
-YOUNGER = ("publication", "step_memory", "dev_sets")  # fields that came after the format
-# A path that can be told from other text: from the root, the home folder, a drive, or relative with dots.
+ADDED_LATER = ("publication", "step_memory", "dev_sets")  # fields that files of version 0.1 may lack
+# A path that stands out from other text: it begins at the root, the home folder or a drive, or with dots.
 PATH = re.compile(r"""(?<![\w.:/~\\)\]-])(?:[A-Za-z]:|~\w*|\.{1,2})?(?:[/\\][^\s/\\'"`,;:()\[\]]+)+[/\\]?""")
 SECRET = re.compile(r"\bhf_[A-Za-z0-9]{6,}")
-LIBRARIES = (
-    "hf_focalcse",
-    "torch",
-    "transformers",
-    "accelerate",
-    "datasets",
-    "tokenizers",
-    "safetensors",
-    "numpy",
-    "scipy",
-)
 
 
 @dataclass
@@ -57,15 +42,15 @@ class RunRecord:
     hardware: dict[str, Any] = field(default_factory=dict)
     step_memory: dict[str, Any] = field(default_factory=dict)  # the estimate before the first step, in bytes
     started: str = ""  # UTC, ISO 8601
-    seconds: float | None = None  # of all parts of a resumed run, without what was done in vain after a checkpoint
+    seconds: float | None = None  # of all parts of a resumed run, without steps that were lost and done again
     log: list[dict[str, Any]] = field(default_factory=list)
-    dev_sets: dict[str, str] = field(default_factory=dict)  # set by which checkpoints were chosen -> its sha256
+    dev_sets: dict[str, str] = field(default_factory=dict)  # dev set -> its sha256
     baseline: dict[str, float] = field(default_factory=dict)  # the dev scores before the first step
     final: dict[str, float] = field(default_factory=dict)  # the dev scores of what was saved
     best: dict[str, Any] | None = None  # step, metric, value
     alarms: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    publication: dict[str, Any] = field(default_factory=dict)  # license, language; of an export also what is in it
+    publication: dict[str, Any] = field(default_factory=dict)  # license, language; in an export also what it holds
 
     def __post_init__(self) -> None:
         self.versions = self.versions or library_versions()
@@ -78,7 +63,7 @@ class RunRecord:
         return write_json(Path(folder) / RUN_FILE, asdict(self))
 
     def publishable(self) -> RunRecord:
-        """As it may be published: paths of this machine cut to their last part, no text of the training data."""
+        """The record as it may be published: paths cut to their last part, and no text of the training data."""
         places = paths()
         local = {value for key, value in self.settings.items() if key in places and isinstance(value, str)}
         for part, following in zip(self.command, [*self.command[1:], ""], strict=False):
@@ -99,21 +84,24 @@ class RunRecord:
         """Read run.json of ``folder``.
 
         Raises:
-            UserError: it is missing, no JSON, or lacks a key.
+            UserError: it is missing, not JSON, or lacks a key.
         """
         path = Path(folder) / RUN_FILE
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            content = {name: {} for name in YOUNGER} | content
+            content = {name: {} for name in ADDED_LATER} | content
             return cls(**{f.name: content[f.name] for f in fields(cls)})
         except FileNotFoundError as error:
             raise UserError(f"there is no {path}; give the output folder of a training run") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{path} is no record of a run ({error!r}); run the training again") from error
+            raise UserError(f"{path} is not the record of a run ({error!r}); run the training again") from error
 
 
 def without_paths(value: Any, local: Iterable[str] = ()) -> Any:
-    """``value`` with every path in its strings cut to the last part, also the paths ``local``, and without tokens."""
+    """``value`` with every path in its strings cut to its last part, and without tokens.
+
+    local: paths that are cut although they do not stand out from other text.
+    """
     if isinstance(value, dict):
         return {key: without_paths(item, local) for key, item in value.items()}
     if isinstance(value, list):
@@ -135,37 +123,3 @@ def file_sha256(path: str | Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def library_versions(names: Iterable[str] = LIBRARIES) -> dict[str, str]:
-    """Those of Python and of the packages ``names`` that are installed; this one is not where a checkout is run."""
-    found = {"python": platform.python_version()}
-    for name in names:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def describe_hardware() -> dict[str, Any]:
-    torch = sys.modules.get("torch")
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch else []
-    return {"machine": platform.machine(), "cpu_cores": os.cpu_count(), "gpus": gpus}
-
-
-def current_commit() -> str | None:
-    """The commit of the checkout that this package is run from, with + where files differ from it."""
-    root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
-        return None
-
-    def git(*command: str) -> str:
-        return subprocess.run(
-            ["git", "--no-optional-locks", "-C", str(root), *command], capture_output=True, text=True, check=True
-        ).stdout
-
-    try:
-        return git("rev-parse", "HEAD").strip() + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None

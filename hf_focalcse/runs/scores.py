@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from .atomic import write_json
-from .record import library_versions
+from .environment import library_versions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -205,6 +205,8 @@ class Results:
             scores = json.loads(Path(path).read_text(encoding="utf-8"))
             details = scores.pop("metadata")
             known = details["format"] == FORMAT
+            for key in scores:
+                ScoreKey.parse(key)
         except FileNotFoundError:
             raise UserError(f"no such file: {path}; focalcse eval writes it") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:

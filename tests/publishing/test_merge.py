@@ -80,7 +80,7 @@ def test_lines_against_a_slow_twin(count):
 
 
 def test_broken_metadata():
-    with pytest.raises(ValueError, match="no mapping"):
+    with pytest.raises(ValueError, match="not a mapping"):
         split_card("---\n- a\n---\n")
     with pytest.raises(ValueError, match="expected"):
         split_card("---\nlicense: [\n---\n")

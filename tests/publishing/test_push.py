@@ -289,7 +289,7 @@ def test_no_server_and_offline(folder):
     ("change", "message"),
     [
         (lambda f: (f / "README.md").unlink(), "has no README.md"),
-        (lambda f: (f / "README.md").write_text("---\nlicense: [\n---\n"), "no YAML"),
+        (lambda f: (f / "README.md").write_text("---\nlicense: [\n---\n"), "not YAML"),
         (lambda f: (f / "README.md").write_text("# No metadata\n"), "lack library_name"),
         (lambda f: (f / "plots/training.png").unlink(), "points to 'plots/training.png', which is not in the folder"),
         (lambda f: (f / "training_args.bin").write_bytes(b"x"), "belongs to training"),

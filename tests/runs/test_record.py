@@ -60,5 +60,5 @@ def test_a_hub_id_is_no_path():
 
 def test_a_record_that_is_a_list(tmp_path):
     (tmp_path / "run.json").write_text("[]")
-    with pytest.raises(UserError, match="is no record of a run"):
+    with pytest.raises(UserError, match="is not the record of a run"):
         RunRecord.load(tmp_path)
