@@ -2,13 +2,18 @@
 
 import pytest
 import torch
+from tiny import VOCABULARY, save_tiny
 
-from hf_focalcse.encoder.poolers import POOLERS, resolve_pooler
+from hf_focalcse.data.views import tokenize
+from hf_focalcse.encoder.augment import build_augmentation
+from hf_focalcse.encoder.loading import load_model
+from hf_focalcse.encoder.poolers import POOLERS, Pooler, resolve_pooler
 from hf_focalcse.errors import UserError
 
 # One sentence of three tokens in a row of four; one dimension. Layers: embeddings, layer 1, layer 2 (last).
 LAYERS = tuple(torch.tensor([[[float(x)] for x in row]]) for row in ([1, 2, 3, 90], [10, 20, 30, 91], [4, 8, 6, 92]))
 MASK = torch.tensor([[1, 1, 1, 0]])
+MASK_ID = VOCABULARY.index("[MASK]")
 IDS = torch.tensor([[2, 9, 3, 0]])
 BY_HAND = {
     "cls": 4.0,
@@ -42,3 +47,26 @@ def test_names():
     assert resolve_pooler("avg") == "mean"
     with pytest.raises(UserError, match="no pooler 'means', did you mean 'mean'"):
         resolve_pooler("means")
+
+
+def test_a_pooler_reads_the_ids_of_the_sentence(tmp_path, monkeypatch):
+    """One that takes the token [MASK], wherever it stands: padded, packed, in chunks and with shuffled tokens."""
+
+    def at_mask(layers, mask, ids):
+        return layers[-1][ids == MASK_ID]
+
+    monkeypatch.setitem(POOLERS, "mask", Pooler(at_mask, "None"))
+    model = load_model(str(save_tiny(tmp_path)), "mask", dropout=0.0).train().double()
+    texts = ["a man [MASK] the guitar", "[MASK]", "the old woman reads a small [MASK]"]
+    batch = tokenize(model.tokenizer, texts, 16)
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+    with torch.no_grad():
+        expected = model.encoder(ids, mask).last_hidden_state[ids == MASK_ID]
+        for packing, chunk_size in ((False, None), (True, None), (True, 2)):
+            model.packing, model.chunk_size = packing, chunk_size
+            torch.testing.assert_close(model(ids, mask), expected)
+        torch.manual_seed(1)
+        drawn = build_augmentation("token_shuffle").draw(mask, 16)
+        read = ids.gather(1, drawn.order)
+        expected = model.encoder(read, mask).last_hidden_state[read == MASK_ID]
+        torch.testing.assert_close(model.embed(ids, mask, drawn), expected)

@@ -28,8 +28,8 @@ from hf_focalcse.evaluation import STS_TASKS, Results
 from hf_focalcse.experiments import processes, states
 from hf_focalcse.experiments import sweep as sweeping
 from hf_focalcse.experiments.grid import read_grid
-from hf_focalcse.experiments.gridfile import grid_names
 from hf_focalcse.experiments.progress import Progress
+from hf_focalcse.parsing.shipped import GRIDS, shipped_names
 from hf_focalcse.runs.record import RunRecord
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -136,8 +136,8 @@ def test_flags_take_the_place_of_the_base_and_of_its_recipe(material, monkeypatc
 
 def test_every_shipped_grid_and_every_study_can_be_read(material, monkeypatch, tmp_path):
     expected = {"temperature", "m", "batch-size", "pooler", "dropout", "augmentation", "few-shot", "losses", "table3"}
-    assert set(grid_names()) == expected
-    for name in grid_names():
+    assert set(shipped_names(GRIDS)) == expected
+    for name in shipped_names(GRIDS):
         assert len(read_grid(name, ["--model_name_or_path", "X", "--max_steps", "40"]).runs) >= 2
     (tmp_path / "wiki3.txt").touch(), write_sets(tmp_path)
     monkeypatch.chdir(tmp_path)
