@@ -25,12 +25,13 @@ class Export(Publish):
 def parse(argv: list[str], script: str = "focalcse export") -> Export:
     """``FOLDER`` and flags; raises as `parsing.parse_eval` does."""
     parser = Parser(Export, prog=script, usage=f"{script} FOLDER [flags]")
-    return build(Export, parser.parse(placed(argv, "folder")))
+    args = build(Export, parser.parse(placed(argv, "folder")))
+    if args.folder is None:
+        raise UserError("no folder to export: focalcse export FOLDER")
+    return args
 
 
 def run(args: Export) -> None:
     from ..publishing.publish import export_folder  # torch
 
-    if args.folder is None:
-        raise UserError("no folder to export: focalcse export FOLDER")
-    export_folder(args.folder, args.output_dir, **args.publication())
+    export_folder(str(args.folder), args.output_dir, **args.publication())

@@ -36,14 +36,15 @@ class Push(Publish):
 def parse(argv: list[str], script: str = "focalcse push") -> Push:
     """``FOLDER org/name`` and flags; raises as `parsing.parse_eval` does."""
     parser = Parser(Push, prog=script, usage=f"{script} FOLDER org/name [flags]")
-    return build(Push, parser.parse(placed(argv, "folder", "hub_model_id")))
+    args = build(Push, parser.parse(placed(argv, "folder", "hub_model_id")))
+    if args.folder is None or args.hub_model_id is None:
+        raise UserError("push needs a folder and a repository: focalcse push FOLDER org/name")
+    return args
 
 
 def run(args: Push) -> None:
     from ..publishing.hub import Target
     from ..publishing.publish import publish  # torch
 
-    if args.folder is None or args.hub_model_id is None:
-        raise UserError("push needs a folder and a repository: focalcse push FOLDER org/name")
-    target = Target(args.hub_model_id, args.private, args.create_pr, args.revision, args.message)
-    publish(args.folder, target, **args.publication(), dry_run=args.dry_run)
+    target = Target(str(args.hub_model_id), args.private, args.create_pr, args.revision, args.message)
+    publish(str(args.folder), target, **args.publication(), dry_run=args.dry_run)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from ..errors import UserError
 from ..options.experiments import SweepOptions
 from ..parsing.parser import Parser
-from ..parsing.recipes import GRIDS
+from ..parsing.shipped import GRIDS, shipped_names
 
 
 def parse(argv: list[str], script: str = "focalcse sweep") -> SweepOptions:
     """``GRID`` and flags, among them those of training; raises as `parsing.parse_eval` does."""
-    shipped = ", ".join(sorted(file.stem for file in GRIDS.glob("*.yaml")))
+    shipped = ", ".join(shipped_names(GRIDS))
     parser = Parser(
         prog=script,
         usage=f"{script} GRID [--runs FOLDER] [--jobs N] [--launch COMMAND] [--only NAME …] [--dry_run] [flags]",

@@ -61,7 +61,7 @@ def pinned_rows(hub_id: str, revision: str, split: str, remedy: str) -> Iterator
             HfApi().dataset_info(hub_id, revision=revision, timeout=10)
         rows = datasets.load_dataset(hub_id, revision=revision, split=split)
     except (HTTPError, OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        reason = f"{type(error).__name__}: {on_one_line(error)}"
         cached = "" if offline else ", or set HF_HUB_OFFLINE=1 to use copies downloaded before"
         raise UserError(f"cannot load {what} from the Hugging Face Hub ({reason}); {remedy}{cached}") from error
     # offline, datasets takes the newest copy in its cache, whatever revision was asked for

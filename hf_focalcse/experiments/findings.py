@@ -123,7 +123,8 @@ def explain(summary: dict[str, float], sentences: int, count: int, search: Searc
         f"{summary['near_duplicate_pairs_per_batch']:.2f} pairs per batch, of which "
         f"{summary['masked_pairs_per_batch']:.2f} have equal texts and are masked.",
         f"Suspected false negatives (cosine of {search.reference_model} at least {search.phi:g}): "
-        f"{summary['suspect_pairs_per_batch']:.2f} pairs per batch, {100 * summary['suspect_pair_share']:.3f} %."
+        f"{summary['suspect_pairs_per_batch']:.2f} pairs per batch, {100 * summary['suspect_pair_share']:.3f} % of "
+        "all pairs."
         if search.reference_model
         else "False negatives were not searched: name a frozen encoder with --reference_model.",
     ]

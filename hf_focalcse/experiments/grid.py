@@ -17,8 +17,9 @@ from ..options.tables import grid_evaluation, replaces, set_by_sweep
 from ..parsing.evaluation import parse_eval
 from ..parsing.legacy import RENAMED, translate
 from ..parsing.settings import Settings, parse, training_parser
+from ..parsing.shipped import load_yaml
 from .asked import settings_asked
-from .gridfile import KEYS, as_flags, check_name, find_grid, load, mapping, read_axes
+from .gridfile import KEYS, as_flags, check_name, find_grid, mapping, read_axes
 
 Axes = dict[str, dict[str, dict[str, Any]]]  # axis -> label -> flag -> value
 
@@ -54,7 +55,7 @@ def read_grid(grid: str, overrides: list[str] | None = None, script: str = "foca
             the same name, or a flag is given that an axis varies.
     """
     file = find_grid(grid)
-    content = mapping(load(file), str(file), KEYS)
+    content = mapping(load_yaml("grid", file), str(file), KEYS)
     base = mapping(content.get("base", {}), f"{file}: base")
     axes = read_axes(mapping(content.get("axes"), f"{file}: axes"), str(file))
     overrides = overrides or []

@@ -6,53 +6,16 @@ import re
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ..errors import UserError, suggest
-from ..parsing.recipes import GRIDS
+from ..parsing import shipped
+from ..parsing.shipped import GRIDS, find_yaml
 
 KEYS = ("name", "note", "base", "axes", "evaluate")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=,-]*")
 
 
-def grid_names() -> list[str]:
-    return sorted(file.stem for file in GRIDS.glob("*.yaml"))
-
-
 def find_grid(grid: str) -> Path:
-    file = GRIDS / f"{grid}.yaml"
-    if file.is_file():
-        return file
-    file = Path(grid)
-    if file.suffix not in (".yaml", ".yml"):
-        names = grid_names()
-        raise UserError(
-            f"there is no grid {grid!r}{suggest(grid, names)}; the shipped grids are {', '.join(names)}, "
-            "and a path must end in .yaml"
-        )
-    if not file.is_file():
-        raise UserError(f"there is no grid file {grid!r}; give the path of a .yaml with name, base and axes")
-    return file
-
-
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that occurs twice in a mapping, of which yaml would silently drop one."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        twice = next((key for i, key in enumerate(keys) if key in keys[:i]), None)
-        if twice is not None:
-            line = node.start_mark.line + 1
-            raise UserError(f"{self.name}: the key {twice!r} occurs twice in the mapping that begins in line {line}")
-        return super().construct_mapping(node, deep)
-
-
-def load(file: Path) -> Any:
-    try:
-        with open(file, encoding="utf-8") as stream:
-            return yaml.load(stream, _Loader)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"grid {file} is not valid yaml: {' '.join(str(error).split())}") from error
+    return find_yaml("grid", grid, GRIDS, "name, base and axes")
 
 
 def read_axes(axes: dict[str, Any], file: str) -> dict[str, dict[str, dict[str, Any]]]:
@@ -84,17 +47,12 @@ def as_flags(values: dict[str, Any], where: str) -> list[str]:
     Raises:
         UserError: a value is missing or is a mapping.
     """
-    flags: list[str] = []
     for key, value in values.items():
         if value is None or isinstance(value, dict) or value == []:
             raise UserError(
                 f"{where}: {key} is {value!r}; it must be a number, a text, true, false, or a list of these"
             )
-        if isinstance(value, list):
-            flags += [f"--{key}", *map(str, value)]
-        else:
-            flags.append(f"--{key}={'no' if value is False else value}")
-    return flags
+    return shipped.as_flags(values)
 
 
 def mapping(value: Any, where: str, allowed: tuple[str, ...] | None = None) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from ..options.training import GROUPS, Data, Dev, Distributed, Job, Loss, Model,
 from .legacy import METRIC_NAMES, translate
 from .losses import LossSetting, add_loss_settings, loss_settings
 from .parser import Parser, build
-from .recipes import as_flags, read_recipe, recipe_names
+from .recipes import read_recipe, recipe_names
+from .shipped import as_flags
 
 
 @dataclass(frozen=True)

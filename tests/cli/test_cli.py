@@ -138,6 +138,7 @@ RECIPES = {
     "list.yaml": "- loss\n",
     "lists.yaml": "loss: [focal, infonce]\n",
     "broken.yaml": "loss: [focal\n",
+    "twice.yaml": "seed: 1\nseed: 2\n",
 }
 GOOD = (
     "--model_name_or_path tiny --train_file text.txt --eval_strategy no --per_device_train_batch_size 8 --max_steps 1"
@@ -197,6 +198,9 @@ PARSER_MISTAKES = [  # what the parser decides, so no model, file or torch is ne
     ("train", f"{GOOD} --train_fraction 0.5 --max_train_samples 8", "and --max_train_samples are both given"),
     ("train", f"{GOOD} --negatives all", "--negatives is 'all'; it must be global or local"),
     ("train", f"{GOOD} --encoding_errors ignore", "--encoding_errors is 'ignore'; it must be strict or replace"),
+    ("export", "", "no folder to export: focalcse export FOLDER"),
+    ("push", "tiny", "push needs a folder and a repository"),
+    ("train", "--recipe twice.yaml", "twice.yaml: the key 'seed' occurs twice in the mapping that begins in line 1"),
 ]  # fmt: skip
 MISTAKES = [  # what the job decides once it sees files, models or devices
     ("train", f"{GOOD} --temp 0", "temperature is 0.0; it must be a number above 0"),
@@ -209,10 +213,8 @@ MISTAKES = [  # what the job decides once it sees files, models or devices
     ("train", f"{GOOD} --push_to_hub --hub_model_id a/b/c", "'a/b/c' is not a repository name; give org/name"),
     ("train", f"{GOOD} --push_to_hub --hub_model_id o/n --pooler avg_top2", "cannot express pooler avg_top2"),
     ("eval", "--model_name_or_path tiny --pooler mean --push_to_hub", "--push_to_hub needs --hub_model_id org/name"),
-    ("export", "", "no folder to export: focalcse export FOLDER"),
     ("export", "nowhere", "there is no folder nowhere"),
     ("export", "tiny", "nothing in 'tiny' says how it pools"),
-    ("push", "tiny", "push needs a folder and a repository"),
     ("push", "nowhere org/name", "there is no folder nowhere"),
     ("push", "tiny name", "'name' is not a repository name; give org/name"),
     ("train", f"{GOOD} --pooler mean --reinit_projection true", "--reinit_projection belongs to --pooler cls"),

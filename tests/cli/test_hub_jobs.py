@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 from fake_hub import FakeHub
+from patience import PATIENCE
 from tiny import SENTENCES, save_tiny
 
 from hf_focalcse.evaluation import STS_TASKS, Results
 from hf_focalcse.evaluation.rerank_sets import HUB_ID, REVISION
 from hf_focalcse.runs.record import RunRecord
 
+pytestmark = pytest.mark.xdist_group("hub_jobs")  # one server or folder for all of its tests
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -52,7 +54,7 @@ def hub(tmp_path_factory):
 def run(hub: FakeHub, work: Path, script: str, *argv: str) -> subprocess.CompletedProcess:
     environment = hub.environment(work / "home") | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(ROOT / script), *argv]
-    return subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def test_a_recipe_trains_from_the_hub_and_is_judged_from_the_hub(hub, tmp_path):

@@ -12,8 +12,10 @@ from scipy import stats
 from hf_focalcse.cli import main as cli
 from hf_focalcse.errors import UserError
 from hf_focalcse.experiments import figures, report, sections
+from hf_focalcse.experiments.differences import differing, settings_of
 from hf_focalcse.experiments.groups import read_study
 from hf_focalcse.experiments.study import Summary
+from hf_focalcse.runs.record import RunRecord
 
 KEY = f"{DEV}/all/spearman"
 
@@ -167,6 +169,20 @@ def test_logging_and_places_are_no_settings_but_the_learning_rate_is(tmp_path):
     assert len(read_study([tmp_path]).groups) == 1
     made_run(tmp_path / "a-seed3", 3, 80.0, learning_rate=1e-5)
     assert len(read_study([tmp_path]).groups) == 2
+
+
+def test_what_training_found_replaces_what_was_asked_for(tmp_path):
+    """An alias of a pooler is no setting of its own, for the report and for the comparison alike."""
+    for seed, asked in ((1, "avg"), (2, "mean")):
+        made_run(tmp_path / f"a-seed{seed}", seed, 80.0, pooler=asked)
+        record = json.loads((tmp_path / f"a-seed{seed}/run.json").read_text())
+        record["model"]["pooler"] = "mean"
+        (tmp_path / f"a-seed{seed}/run.json").write_text(json.dumps(record))
+        write_results(tmp_path / f"a-seed{seed}", {KEY: 80.0}, f"a-seed{seed}".encode().hex(), pooler="mean")
+    (group,) = read_study([tmp_path]).groups
+    assert group.factors["pooler"] == "mean"
+    first, second = (settings_of(RunRecord.load(tmp_path / f"a-seed{seed}"), lambda _: True) for seed in (1, 2))
+    assert differing(first, second) == ["output_dir", "seed"]
 
 
 def test_another_text_of_the_same_name_is_another_group(tmp_path):

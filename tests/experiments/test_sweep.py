@@ -19,6 +19,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from patience import PATIENCE
 from tiny import SENTENCES, save_tiny
 
 from hf_focalcse.cli.sweep import parse as parse_sweep
@@ -27,8 +28,8 @@ from hf_focalcse.evaluation import STS_TASKS, Results
 from hf_focalcse.experiments import processes, states
 from hf_focalcse.experiments import sweep as sweeping
 from hf_focalcse.experiments.grid import read_grid
-from hf_focalcse.experiments.gridfile import grid_names
 from hf_focalcse.experiments.progress import Progress
+from hf_focalcse.parsing.shipped import GRIDS, shipped_names
 from hf_focalcse.runs.record import RunRecord
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,8 +90,8 @@ def counted(runs, event, what="train"):
     return Counter(row["run"] for row in journal(runs) if (row["event"], row["what"]) == (event, what))
 
 
-def wait_for(condition, process, seconds=240):
-    deadline = time.monotonic() + seconds
+def wait_for(condition, process):
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         assert process.poll() is None, process.stdout.read()
         assert time.monotonic() < deadline, "it did not happen"
@@ -135,8 +136,8 @@ def test_flags_take_the_place_of_the_base_and_of_its_recipe(material, monkeypatc
 
 def test_every_shipped_grid_and_every_study_can_be_read(material, monkeypatch, tmp_path):
     expected = {"temperature", "m", "batch-size", "pooler", "dropout", "augmentation", "few-shot", "losses", "table3"}
-    assert set(grid_names()) == expected
-    for name in grid_names():
+    assert set(shipped_names(GRIDS)) == expected
+    for name in shipped_names(GRIDS):
         assert len(read_grid(name, ["--model_name_or_path", "X", "--max_steps", "40"]).runs) >= 2
     (tmp_path / "wiki3.txt").touch(), write_sets(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -374,7 +375,7 @@ def test_what_cannot_be_read_or_written_fails_one_run_or_none(material, tmp_path
     assert sweep.finished == ["seed3"] and "Is a directory" in sweep.failed["seed2"]
     assert "seed1/results.json is not a results.json" in sweep.failed["seed1"]
 
-    sweep = quick(grid, tmp_path / "b", "import time; time.sleep(60)")
+    sweep = quick(grid, tmp_path / "b", "import time; time.sleep(600)")
     (tmp_path / "b" / sweeping.JOURNAL).mkdir()  # no line can be written
     sweep.start_more()
     try:
@@ -558,7 +559,7 @@ def test_six_runs_killed_in_the_middle_and_started_again(material, begin):
     stamps = {name: (runs / name / "run.json").stat().st_mtime_ns for name in ended}
 
     second = begin(material, grid, "--runs", runs, "--jobs", 2)
-    said, _ = second.communicate(timeout=300)
+    said, _ = second.communicate(timeout=PATIENCE)
     assert second.returncode == 0, said
     assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
     names = {f"loss{loss}-seed{seed}" for loss in ("focal", "infonce") for seed in (1, 2, 3)}
@@ -576,7 +577,7 @@ def test_six_runs_killed_in_the_middle_and_started_again(material, begin):
         assert log.count("\n$ ") == 2
     assert not list(runs.glob("*/checkpoint-*"))
     third = begin(material, grid, "--runs", runs)
-    said, _ = third.communicate(timeout=60)
+    said, _ = third.communicate(timeout=PATIENCE)
     assert third.returncode == 0 and "6 runs (6 finished)" in said and len(journal(runs)) == len(before) + len(after)
 
 
@@ -591,7 +592,7 @@ def test_a_signal_a_failure_and_an_evaluation(material, begin, monkeypatch):
     wait_for(lambda: list(runs.glob("whole/checkpoint-*")), stopped)
     children = psutil.Process(stopped.pid).children(recursive=True)
     stopped.send_signal(signal.SIGTERM)
-    said, _ = stopped.communicate(timeout=60)
+    said, _ = stopped.communicate(timeout=PATIENCE)
     assert stopped.returncode == 75 and "stopped by SIGTERM: 0 of 2 runs are finished" in said
     assert not [child for child in children if child.is_running()]
 
@@ -605,7 +606,7 @@ def test_a_signal_a_failure_and_an_evaluation(material, begin, monkeypatch):
         states.state_of(other.runs[0], runs / "whole", other)  # what was begun is not gone on with otherwise
 
     again = begin(material, grid, "--runs", runs, "--jobs", 2)
-    said, _ = again.communicate(timeout=120)
+    said, _ = again.communicate(timeout=PATIENCE)
     assert again.returncode == 1 and "1 of 2 runs are finished" in said
     assert "  short: --max_seq_length is 2; this encoder takes 3 to 64 tokens (exit code 2)\n    log: " in said
     assert counted(runs, "end", "eval") == {"whole": 1} and counted(runs, "fail") == {"short": 1}
@@ -641,7 +642,7 @@ def test_pairs_of_the_quickstart_and_a_test_file_called_as_the_dev_file(material
         grid = write(material, {"seed": [1]}, name, base, evaluate=evaluate)
         for judged in (1, 1):  # the second finds all finished
             process = begin(material, grid, "--runs", name)
-            said, _ = process.communicate(timeout=120)
+            said, _ = process.communicate(timeout=PATIENCE)
             assert process.returncode == 0 and "1 of 1 runs are finished" in said, said
             assert counted(material / name, "end", "eval") == {"seed1": judged}
         results = json.loads((material / name / "seed1/results.json").read_text())
@@ -655,7 +656,7 @@ def test_a_run_by_accelerate_on_two_processes(material, begin):
     grid = write(material, {"seed": [1]}, "two", {"use_cpu": "false"})
     launch = f"accelerate launch --config_file {ROOT}/accelerate_configs/cpu_2.yaml --main_process_port 0"
     process = begin(material, grid, "--runs", "two", "--launch", launch)
-    said, _ = process.communicate(timeout=200)
+    said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, said
     assert RunRecord.load(material / "two/seed1").world_size == 2
 
@@ -663,7 +664,7 @@ def test_a_run_by_accelerate_on_two_processes(material, begin):
 def test_a_run_is_locked_as_long_as_anybody_works_on_it(tmp_path):
     lock = processes.take_lock(tmp_path / "lock")
     assert lock is not None and processes.take_lock(tmp_path / "lock") is None
-    holder = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))  # a run whose sweep is killed
+    holder = subprocess.Popen(["sleep", "600"], pass_fds=(lock,))  # a run whose sweep is killed
     os.close(lock)
     assert processes.take_lock(tmp_path / "lock") is None
     holder.kill(), holder.wait()
@@ -672,10 +673,10 @@ def test_a_run_is_locked_as_long_as_anybody_works_on_it(tmp_path):
 
 def test_a_process_that_writes_into_a_folder_is_found(tmp_path):
     """A launcher's workers hold no lock; they are known by their --output_dir, relative to where they run."""
-    command = [sys.executable, "-c", "import time; time.sleep(60)", "--output_dir", "runs/a"]
+    command = [sys.executable, "-c", "import time; time.sleep(600)", "--output_dir", "runs/a"]
     worker = subprocess.Popen(command, cwd=tmp_path)
     try:
-        wait_for(lambda: (tmp_path / "runs/a").resolve() in processes.writers(), worker, 20)
+        wait_for(lambda: (tmp_path / "runs/a").resolve() in processes.writers(), worker)
         assert processes.writers()[(tmp_path / "runs/a").resolve()] == worker.pid
     finally:
         worker.kill(), worker.wait()

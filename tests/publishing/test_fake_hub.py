@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from fake_hub import FakeHub, File, Hub, Refusal, Request, answer, front_matter
+from patience import PATIENCE
 
+pytestmark = pytest.mark.xdist_group("fake_hub")  # one server or folder for all of its tests
 ROOT = Path(__file__).resolve().parents[2]
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 SENTENCES = ["A first sentence.", 'With "quotes", commas.', "NA", "The last one."]
@@ -34,7 +36,7 @@ def run(hub: FakeHub, home: Path, program: str, token: str | None = None, **valu
     environment = hub.environment(home, token) | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     environment |= {name: values.pop(name) for name in list(values) if name.startswith("HF_")}
     command = [sys.executable, "-c", source, json.dumps(values, default=str)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

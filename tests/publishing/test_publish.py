@@ -15,6 +15,7 @@ import pytest
 import yaml
 from fake_hub import FakeHub
 from huggingface_hub import ModelCard
+from patience import PATIENCE
 from tiny import SENTENCES, save_tiny
 from tiny_run import TOKEN
 
@@ -22,6 +23,7 @@ from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.evaluation import STS_TASKS, Results
 from hf_focalcse.publishing.usage import EXAMPLES
 
+pytestmark = pytest.mark.xdist_group("publish")  # one server or folder for all of its tests
 ROOT = Path(__file__).resolve().parents[2]
 REPO = "org/focal-bert-base"
 STRANGER = f"""
@@ -77,7 +79,7 @@ class Desk:
         self.starts += fresh
         names = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "HOME": str(self.folder)}
         environment = self.server.environment(self.folder.parent / f"cache{self.starts}", TOKEN) | names | env
-        end = subprocess.run(argv, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=400)
+        end = subprocess.run(argv, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=PATIENCE)
         self.said += end.stdout + end.stderr
         assert end.returncode == 0, end.stderr
         return end.stdout

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from fake_hub import FakeHub
+from patience import PATIENCE
 from tiny_run import TOKEN
 
 from hf_focalcse.errors import UserError
@@ -59,7 +60,11 @@ def send(server: FakeHub, folder: Path, token: str | None = TOKEN, **target) -> 
     before = content(folder)
     home = folder.parent / "home"
     end = subprocess.run(
-        command(folder, **target), env=environment(server, home, token), capture_output=True, text=True, timeout=200
+        command(folder, **target),
+        env=environment(server, home, token),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
     assert content(folder) == before
     assert TOKEN not in end.stdout + end.stderr and "Traceback" not in end.stderr
@@ -245,7 +250,7 @@ HfApi().upload_file(path_or_fileobj=b"theirs", path_in_repo="other.txt", repo_id
 """
     subprocess.run([sys.executable, "-c", other], env=env, check=True, capture_output=True)
     server.release()
-    said, _ = pushing.communicate(timeout=100)
+    said, _ = pushing.communicate(timeout=PATIENCE)
     assert pushing.returncode == 0 and "412" in said
     assert remote(server) == content(folder) | {"other.txt": b"theirs"}
     assert [row["status"] for row in server.requests() if "/commit/" in row["path"]][-2:] == [412, 200]
@@ -266,7 +271,7 @@ def test_killed_during_the_upload_and_run_again(server, folder, phase):
 
 
 def wait_for(server: FakeHub, found) -> None:
-    for _ in range(300):
+    for _ in range(10 * PATIENCE):
         if any(found(row) for row in server.requests()):
             return
         time.sleep(0.1)

@@ -9,9 +9,11 @@ pickled.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import pickle
+import random
 import signal
 import socket
 import subprocess
@@ -26,7 +28,7 @@ ROOT = SUPPORT.parents[1]
 
 
 class Ranks:
-    def __init__(self, timeout: float = 180):
+    def __init__(self, timeout: float = 600):
         self.timeout = timeout
         self.server: subprocess.Popen | None = None
 
@@ -35,6 +37,7 @@ class Ranks:
         if self.server is None:
             environment = os.environ | {
                 "OMP_NUM_THREADS": "1",
+                "TORCHINDUCTOR_COMPILE_THREADS": "1",
                 "PYTHONPATH": ":".join(
                     [str(ROOT), *(str(room) for room in SUPPORT.parent.iterdir() if room.is_dir())]
                 ),
@@ -69,9 +72,12 @@ class Ranks:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Below the ports that the system gives to others, so that nobody gets it before the ranks meet there."""
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            port = random.randrange(20_000, 32_000)
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def run_rank(rank: int, world: int, port: int, name: str, args: tuple, env: dict[str, str], folder: str) -> None:
@@ -101,20 +107,26 @@ def serve() -> None:
     import torch
 
     torch.set_num_threads(1)
+    import transformers.models.bert.modeling_bert
     import transformers.trainer  # noqa: F401
 
     import hf_focalcse.training.trainer  # noqa: F401
 
-    with contextlib.suppress(ImportError):
-        import deepspeed  # noqa: F401
+    with contextlib.suppress(ImportError):  # its first step imports torch's compiler, which takes seconds in each rank
+        import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: F401
 
+    known = set()
     while True:
         try:
             world, name, args, env, folder, timeout = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        with contextlib.suppress(ImportError):  # the rank imports it again and says what is wrong
-            importlib.import_module(name.split(":")[0])
+        if (module := name.split(":")[0]) not in known:
+            with contextlib.suppress(ImportError):  # the rank imports it again and says what is wrong
+                importlib.import_module(module)
+            known.add(module)
+            gc.collect()
+            gc.freeze()  # accelerate collects garbage at the end of each training: not among all that was imported
         port = free_port()
         children = {}
         for rank in range(world):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from rank_training import TEXTS, engines, make_trainer, weights, write_pairs
+from rank_training import TEXTS, engines, engines_by_weights, make_trainer, weights, write_pairs
 from tiny import save_tiny
 from torch.utils.data import SequentialSampler
 
@@ -25,9 +25,12 @@ def base(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(ranks, base, tmp_path_factory):
-    """Gradients of one process with the whole batch, in the order of the losses, by accumulation steps."""
-    folder = tmp_path_factory.mktemp("alone")
-    return {steps: ranks(1, gradients, base, folder, "one", sorted(LOSSES), 8, steps)[0] for steps in (1, 2)}
+    """Gradients of one process with the whole batch: {accumulation steps: {loss: gradient}}."""
+    folder, losses = tmp_path_factory.mktemp("alone"), ["focal", "dclr"]
+    return {
+        steps: dict(zip(losses, ranks(1, gradients, base, folder, "one", losses, 8, steps)[0], strict=True))
+        for steps in (1, 2)
+    }
 
 
 # ---- what a rank does
@@ -102,17 +105,22 @@ def test_ddp_gradient_is_that_of_one_process_in_float64(ranks, base, tmp_path):
             assert difference <= 1e-12
 
 
+# A loss sees pairs, an engine sees gradients: all losses are compared under DDP in float64 above. Here each engine is
+# tried with the default loss, and with one that has a second, frozen encoder, which the engine must leave alone.
+CELLS = [  # ranks, chunk, accumulation, names of losses
+    (2, None, 1, ["focal", "dclr"]),
+    (2, 3, 1, ["focal"]),
+    (2, None, 2, ["focal"]),
+    (4, 3, 2, ["focal", "dclr"]),
+]
+
+
 @engines
 def test_gradient_is_that_of_one_process(ranks, alone, base, tmp_path, engine):
-    losses = sorted(LOSSES)
-    for world, chunk, accumulation in (
-        *((2, chunk, accumulation) for chunk in (None, 3) for accumulation in (1, 2)),
-        *((4, None, 1), (4, 3, 2)),
-    ):
-        one = alone[accumulation]
-        several = ranks(world, gradients, base, tmp_path / "n", engine, losses, 8 // world, accumulation, chunk)[0]
-        for i, loss in enumerate(losses):
-            difference = largest(one[i], several[i])
+    for world, chunk, accumulation, names in CELLS:
+        several = ranks(world, gradients, base, tmp_path / "n", engine, names, 8 // world, accumulation, chunk)[0]
+        for loss, found in zip(names, several, strict=True):
+            difference = largest(alone[accumulation][loss], found)
             print(
                 f"float32 {engine} {world}x{8 // world} chunk {chunk} accumulation {accumulation} {loss}: "
                 f"{difference:.1e}"
@@ -152,7 +160,7 @@ def test_an_uneven_last_batch_is_exact(ranks, base, tmp_path, count):
     assert max(differences) <= 1e-11 and largest(*several) == 0
 
 
-@engines
+@engines_by_weights
 def test_a_rank_without_sentences_does_not_hang(ranks, base, tmp_path, engine):
     one = ranks(1, uneven, base, tmp_path / "1", "one", 8, None, False, 12)[0]
     several = ranks(2, uneven, base, tmp_path / "n", engine, 4, 3, False, 12)
@@ -255,7 +263,7 @@ def observe(base, folder, engine, batch):
     return seen | {"negatives": [line["negatives_per_anchor_mean"] for line in logs]}
 
 
-@engines
+@engines_by_weights
 def test_ranks_differ_in_dropout_and_agree_in_order_and_noise_seeds(ranks, base, tmp_path, engine):
     one = ranks(1, observe, base, tmp_path / "1", "one", 8)[0]
     first, second = ranks(2, observe, base, tmp_path / "2", engine, 4)
@@ -277,7 +285,7 @@ def score(base, folder, engine, pairs):
     return before[name], [line[f"eval_{name}"] for line in trainer.state.log_history if f"eval_{name}" in line]
 
 
-@engines
+@engines_by_weights
 def test_every_rank_has_the_same_score(ranks, base, tmp_path, engine):
     graded = write_pairs(tmp_path / "graded.tsv", 8)
     one = ranks(1, score, base, tmp_path / "1", "one", graded)[0]

@@ -11,6 +11,7 @@ import pytest
 import torch.distributed as dist
 import yaml
 from accelerate.utils import DistributedType
+from patience import PATIENCE
 from rank_training import TEXTS, engine_arguments, make_trainer, needs_deepspeed, shim_fsdp
 from tiny import SENTENCES, save_tiny
 
@@ -44,7 +45,7 @@ LINE = (
 def launch(work, launcher, *flags, **env):
     command = [sys.executable, "-m", *launcher, str(ROOT / "run_unsup.py"), *LINE, *flags]
     env = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **env}
-    return subprocess.run(command, cwd=work, env=env, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=work, env=env, capture_output=True, text=True, timeout=PATIENCE)
 
 
 ACCELERATE = ["accelerate.commands.launch"]

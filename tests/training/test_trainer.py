@@ -240,21 +240,21 @@ def test_several_gpus_are_not_shared_by_one_process(tmp_path, monkeypatch):
 
 
 def test_the_log_says_what_the_dev_set_costs(tmp_path, dev, monkeypatch, caplog):
-    """Scoring is made slow: 0.2 s every 2 steps of a few ms each is most of the run, and the log must say so."""
+    """Scoring is made slow: 0.5 s every 2 steps of a few ms each is most of the run, and the log must say so."""
     trainer = make_trainer(tmp_path, dev=dev, max_steps=8, eval_steps=4, save_steps=4)
     encode = trainer.scorer.encode
-    monkeypatch.setattr(trainer.scorer, "encode", lambda texts: time.sleep(0.2) or encode(texts))
+    monkeypatch.setattr(trainer.scorer, "encode", lambda texts: time.sleep(0.5) or encode(texts))
     trainer.score_baseline()
     with caplog.at_level("WARNING", logger="hf_focalcse.training"):
         trainer.train()
     lines = [line for line in trainer.state.log_history if "eval_seconds" in line]
     assert [line["step"] for line in lines] == [4, 8]
-    assert all(0.2 <= line["eval_seconds"] < 5 and 0 < line["eval_share_of_run"] < 1 for line in lines)
+    assert all(0.5 <= line["eval_seconds"] < 60 and 0 < line["eval_share_of_run"] < 1 for line in lines)
     expected = {line["step"] for line in trainer.state.log_history if "eval_share_expected" in line}
     assert expected == {2, 3}  # known after two steps, until the first scoring
     said = [record.message for record in caplog.records if "scoring the dev set" in record.message]
     assert len(said) == 1 and re.search(
-        r"takes \d\.\d s, \d+ % of the run; --eval_steps \d+ would hold it at 5 %", said[0]
+        r"takes \d+\.\d s, \d+ % of the run; --eval_steps \d+ would hold it at 5 %", said[0]
     )
 
 
