@@ -40,6 +40,7 @@ from .families import Family
 from .hooks import only_tokens, zeroed
 from .packing import ATTENTION, Packed
 from .poolers import POOLERS, resolve_pooler
+from .projection import Projection
 from .tokenizer import load_tokenizer
 
 logger = logging.get_logger(__name__)
@@ -47,17 +48,6 @@ HEAD_FILE = "focal_head.safetensors"
 PROJECTION_USES = ("training", "always", "none")
 NOTHING_DRAWN = Drawn()
 ROWS_PER_CHUNK = 64  # rows of similar length that go through the encoder together where no chunk size is given
-
-
-class Projection(nn.Module):
-    """Linear and tanh, (…, D) -> (…, D), for encoders without such a pooler."""
-
-    def __init__(self, size: int):
-        super().__init__()
-        self.dense = nn.Linear(size, size)
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        return torch.tanh(self.dense(vectors))
 
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from huggingface_hub import ModelCardData
 
+from ..losses.infonce import InfoNCE
 from ..runs.atomic import write_text
 from ..runs.escaping import escape_markdown
 from ..runs.folder import Run
@@ -19,12 +20,6 @@ from .eval_results import eval_results, metrics_of
 from .usage import EXAMPLES, WIDGET, usage
 
 TEMPLATE = Path(__file__).with_name("card.md")
-SIMCSE = """@inproceedings{gao2021simcse,
-  title = {{SimCSE}: Simple Contrastive Learning of Sentence Embeddings},
-  author = {Gao, Tianyu and Yao, Xingcheng and Chen, Danqi},
-  booktitle = {Empirical Methods in Natural Language Processing (EMNLP)},
-  year = {2021}
-}"""
 TAGS = ["sentence-transformers", "sentence-similarity", "feature-extraction", "transformers"]
 TAGS += ["text-embeddings-inference"]
 
@@ -52,7 +47,7 @@ def make_card(record: RunRecord, results: Results | None, plots: Sequence[str] =
     model, loss, publication = record.model, record.loss, record.publication
     base, name = model["base_model"], model_name(record)
     settings = {k: v for k, v in loss.items() if k not in ("name", "formula", "paper", "citation")}
-    citations = [loss["citation"], *([SIMCSE] if "gao2021simcse" not in loss["citation"] else [])]
+    citations = list(dict.fromkeys([loss["citation"], InfoNCE.citation]))  # every loss here builds on SimCSE
     values = {
         "title": escape_markdown(name),
         "verdict": verdict(record),
