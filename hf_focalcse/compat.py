@@ -121,13 +121,12 @@ class Overridden:
     """A private name of another library's class that a class of this package defines anew.
 
     owner: the class, as module and name. parameters: what the method is called with; None where it is no method.
-    breaks: what no longer works here when the name goes. since: the first version of the library that has it.
+    breaks: what no longer works here when the name goes.
     """
 
     owner: str
     parameters: tuple[str, ...] | None
     breaks: str
-    since: str | None = None
 
 
 OVERRIDDEN = {
@@ -140,7 +139,6 @@ OVERRIDDEN = {
         ),
         "running out of memory in a step is no longer refused with a remedy, and a run that is resumed from its last "
         "step trains one step too many",
-        since="5.3",
     ),
     "_get_output_dir": Overridden(
         "transformers.Trainer", ("trial",), "checkpoints are no longer written beside and then moved: one can be torn"
