@@ -72,7 +72,7 @@ def draw_generic_weights(model: Any, module: nn.Module) -> None:
 
 def keep_out_of_files(model: Any, names: Iterable[str]) -> None:
     """Let ``save_pretrained`` of this model leave these weights out, and let Trainer not miss them when it loads."""
-    model._keys_to_ignore_on_save = [*(model._keys_to_ignore_on_save or []), *names]
+    model._keys_to_ignore_on_save = [*(type(model)._keys_to_ignore_on_save or []), *names]
 
 
 def auto_class_parts() -> tuple[type, Any]:
@@ -88,6 +88,13 @@ def find_file(name_or_path: str, file: str, **hub: Any) -> str | None:
     from transformers.utils import cached_file
 
     return cached_file(name_or_path, file, _raise_exceptions_for_missing_entries=False, **hub)
+
+
+def leave_out_shared_memory_operator() -> None:
+    """Let DeepSpeed not compile its shared-memory operator, which takes minutes and is never called here."""
+    import deepspeed
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 @contextmanager
@@ -146,7 +153,7 @@ OVERRIDDEN = {
     "_save_checkpoint": Overridden(
         "transformers.Trainer",
         ("model", "trial"),
-        "checkpoints get no run.json and no manifest, and the best one may be deleted",
+        "checkpoints get no checkpoint.json, so that none can be resumed from, and the best one may be deleted",
     ),
     "_load_best_model": Overridden(
         "transformers.Trainer", (), "the best checkpoint's projection is not read from its side file"

@@ -24,7 +24,7 @@ ROOMS = {
     "evaluation": {"data", "runs"},
     "publishing": {"compat", "data", "encoder", "evaluation", "losses", "options", "runs"},
     "training": {"compat", "data", "encoder", "evaluation", "losses", "objectives", "options", "publishing", "runs"},
-    "parsing": {"compat", "encoder", "options", "training"},
+    "parsing": {"compat", "encoder", "options", "runs", "training"},
     "experiments": {"data", "encoder", "evaluation", "losses", "objectives", "options", "parsing", "quickstart"}
     | {"runs", "training"},
     "cli": {"compat", "data", "encoder", "evaluation", "experiments", "losses", "objectives", "options", "parsing"}

@@ -214,8 +214,8 @@ def describe_end(record: RunRecord, folder: Path) -> str:
     for name, value in scores.items():
         base = record.baseline[name]
         lines.append(f"{name:40}{base:8.2f}{value:9.2f}{value - base:+8.2f}")
-    if record.model["reference"]:
-        cost = record.model["reference"]
+    cost = record.model["reference"] or {}
+    if "reference_seconds_per_batch" in cost:  # not where a run was resumed from its last step
         lines.append(
             f"The frozen reference took {cost['reference_seconds_per_batch']:.3f} s per batch, "
             f"{cost['reference_share_of_step']:.0%} of forward and backward."

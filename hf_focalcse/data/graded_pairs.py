@@ -87,7 +87,7 @@ class PairSet:
 
 
 def parse_score(value: Any, where: str) -> float:
-    """A score, or UserError where it is no finite number; ``where``: its place for messages."""
+    """A score, or UserError if it is not a finite number; ``where``: its place for messages."""
     try:
         score = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):

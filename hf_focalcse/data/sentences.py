@@ -134,12 +134,12 @@ def read_sentences(
             f"--dataset_split {dataset_split} does not apply to one file, --dataset_file {dataset_file}; leave one out"
         )
     if encoding_errors not in ("strict", "replace"):
-        raise UserError(f"--encoding_errors must be 'strict' or 'replace', not {encoding_errors!r}")
+        raise UserError(f"--encoding_errors is {encoding_errors!r}; it must be strict or replace")
     if max_samples is not None and max_samples < 1:
-        raise UserError(f"--max_train_samples must be at least 1, not {max_samples}")
+        raise UserError(f"--max_train_samples is {max_samples}; it must be at least 1")
 
     if fraction is not None and not 0 < fraction <= 1:
-        raise UserError(f"--train_fraction must be above 0 and at most 1, not {fraction}")
+        raise UserError(f"--train_fraction is {fraction}; it must be above 0 and at most 1")
     if fraction is not None and max_samples is not None:
         raise UserError(
             f"--train_fraction {fraction} and --max_train_samples {max_samples} both say how many sentences to keep; "

@@ -84,7 +84,7 @@ class Views:
     ):
         self.views: int = views if isinstance(views, int) else len(views)  # V
         if self.views < 1:
-            raise UserError(f"views must be at least 1, not {self.views}")
+            raise UserError(f"views is {self.views}; it must be at least 1")
         self.kinds = (View(),) if isinstance(views, int) else tuple(views)
         self.tokenizer, self.max_seq_length, self.seed = tokenizer, max_seq_length, seed
 

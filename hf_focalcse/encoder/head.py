@@ -83,6 +83,7 @@ class FocalCLMixin(_Base):
         self.recomputing = False  # whether backward is going to run layers again
         self.compiling = False  # whether torch.compile has the encoder, whose shapes and modules then stay as they are
         self.augmentations: tuple[Augmentation, ...] = ()  # one a view; none: the encoder's dropout alone
+        self.objective: nn.Module | None = None  # see `carry`
         self._tokenizer: PreTrainedTokenizerBase | None = None
         self.post_init()
         self.set_pooling(record.get("pooler", self.family.pooler), record.get("projection"))
@@ -157,16 +158,16 @@ class FocalCLMixin(_Base):
         The objective runs in here, so that engines have gathered its parameters and count them in backward.
         """
         if batch is not None:
-            return self.objective(self.embed_views, batch)
+            return self.objective(self.embed_views, batch)  # type: ignore[misc]
         return self.embed_views(input_ids, attention_mask)
 
-    def carry(self, objective: nn.Module) -> None:
-        """Train the parameters of an objective with the encoder's, without publishing them.
+    def carry(self, objective: nn.Module | None) -> None:
+        """Train the parameters of an objective with the encoder's, without publishing them; None: of no objective.
 
         They lie under ``objective`` while a run trains, and in no file that `save_pretrained` writes.
         """
         self.objective = objective
-        keep_out_of_files(self, [f"objective.{name}" for name in objective.state_dict()])
+        keep_out_of_files(self, [f"objective.{name}" for name in (objective.state_dict() if objective else ())])
 
     @torch.compiler.disable(recursive=False)
     def embed_views(self, input_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor:

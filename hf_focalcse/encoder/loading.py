@@ -84,7 +84,7 @@ def require_folder(name_or_path: str) -> Path:
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise UserError(
-                f"folder {name_or_path!r} has no config.json, so it is no checkpoint; give the folder that holds one"
+                f"folder {name_or_path!r} has no config.json, so it is not a checkpoint; give the folder that has one"
             )
     elif folder.exists() or looks_local:
         raise UserError(f"there is no model folder {name_or_path!r}; give a checkpoint folder or a Hub id (org/name)")
@@ -109,8 +109,8 @@ def load_config(name_or_path: str, is_folder: bool, **hub: Any) -> PretrainedCon
                 "of a model that transformers can load"
             ) from error
         raise UserError(
-            f"no model {name_or_path!r}: there is no such folder and the Hub did not give it ({first_line(error)}); "
-            "check the name, or give the path of a downloaded folder"
+            f"no model {name_or_path!r}: there is no such folder and it could not be loaded from the Hub "
+            f"({first_line(error)}); check the name, or give the path of a downloaded folder"
         ) from error
     if type(config) not in MODELS:
         families = ", ".join(sorted(c.model_type for c in MODELS))
@@ -163,7 +163,7 @@ def read_sentence_transformers_pooling(name_or_path: str, **hub: Any) -> dict[st
             return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
         except ValueError as error:
             raise UserError(
-                f"{name} of {name_or_path!r} is no JSON ({first_line(error)}); copy it again from its source"
+                f"{name} of {name_or_path!r} is not valid JSON ({first_line(error)}); copy it again from its source"
             ) from error
 
     modules = read("modules.json")

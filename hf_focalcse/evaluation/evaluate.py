@@ -101,7 +101,7 @@ def require_spread(key: str, cosines: np.ndarray) -> None:
     if np.ptp(cosines) < FLAT:
         raise UserError(
             f"all {len(cosines)} cosines of {key} equal {cosines[0]:.6f}: the encoder has collapsed, "
-            "it gives every sentence the same direction"
+            "it gives every sentence the same direction; evaluate another checkpoint, or train with a lower rate"
         )
 
 

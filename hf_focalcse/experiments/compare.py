@@ -12,7 +12,7 @@ from ..errors import UserError
 from ..options.experiments import CompareOptions
 from ..runs.atomic import require_writable, write_json
 from ..runs.cosines import read_cosines, read_fingerprints
-from ..runs.scores import SICK_SPLITS, headline, headlines, set_of
+from ..runs.scores import PAPERS_FIRST, SICK_SPLITS, headline, headlines, set_of
 from .arms import (
     Trained,
     check_arm,
@@ -138,7 +138,7 @@ def common_sets(runs: list[Trained], sick: str | None) -> tuple[dict[str, str], 
             raise UserError(f"{key} is not the same set of pairs for all runs; evaluate them again on one --sts_dir")
     if len({run.results.metadata["protocol"] for run in runs}) > 1:
         raise UserError("the runs were evaluated by different protocols; evaluate them again with one version")
-    sicks = [name for name in ("senteval", "mteb") if SICK_SPLITS[name].set in common]
+    sicks = [name for name in PAPERS_FIRST if SICK_SPLITS[name].set in common]
     if sick is not None and sicks and sick not in sicks:
         raise UserError(f"--sick {sick}: not all runs were evaluated on those pairs; all were on {sicks[0]}'s")
     if sick is not None and not sicks:

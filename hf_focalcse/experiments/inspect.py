@@ -50,7 +50,7 @@ def check(args: InspectOptions) -> None:
     check_ranges(args, options_of(InspectOptions))
     for name in ("reference_pooler", "reference_revision"):
         if getattr(args, name) is not None and args.reference_model is None:
-            raise UserError(f"--{name} belongs to --reference_model, which is not given")
+            raise UserError(f"--{name} belongs to --reference_model, which is not given; leave it out")
 
 
 def prepare_encoder(args: InspectOptions) -> tuple[Any, Search]:

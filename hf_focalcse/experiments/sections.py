@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ..runs.scores import SICK_SPLITS, headline, is_headline, set_of
+from ..runs.scores import PAPERS_FIRST, SICK_SPLITS, SUBSET, headline, is_headline, set_of
 from ..runs.tables import Table
 from . import figures
 from .page import Finding, Part, Picture, slug
 from .study import DEV, Group, Series, Study, Summary
 
-AVERAGES = tuple(headline(SICK_SPLITS[whose].average) for whose in ("senteval", "mteb"))
+AVERAGES = tuple(headline(SICK_SPLITS[whose].average) for whose in PAPERS_FIRST)
 FEW_SHOT = "sentences"
 SAMPLES = {  # what training measures between evaluations
     "measured_pairs": "a fixed sample of the dev pairs",
@@ -315,7 +315,7 @@ def _curve_key(study: Study, wanted: Callable[[str], bool], what: str) -> str:
     points: dict[str, int] = {}
     for run in study.runs:
         for key, curve in run.curves.items():
-            if wanted(key) and "/subset:" not in key and len(curve) > 1:
+            if wanted(key) and f"/{SUBSET}" not in key and len(curve) > 1:
                 points[key] = points.get(key, 0) + len(curve)
     if not points:
         raise NoData(f"no run measured {what} twice during training (--eval_steps)")

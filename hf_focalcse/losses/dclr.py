@@ -123,10 +123,10 @@ class DCLR(_WithNoise, name="dclr"):
             rows = rows + self.distillation_weight * self.divergence(pairs)
         return rows
 
-    def ascend(self, noise: Tensor, pairs: Pairs, steps: int | None = None) -> Tensor:
+    def ascend(self, noise: Tensor, pairs: Pairs) -> Tensor:
         """Noise (K, D) after ``noise_steps`` steps up the non-uniformity loss of the batch, detached from it."""
         anchors = batch_anchors(pairs)
-        for _ in range(self.noise_steps if steps is None else steps):
+        for _ in range(self.noise_steps):
             noise = noise + self.noise_step_size * ascent_direction(anchors, noise, self.tau_u)
         return noise
 
@@ -139,7 +139,7 @@ class DCLR(_WithNoise, name="dclr"):
         return torch.zeros(len(pairs.anchors), len(pairs.candidates), dtype=torch.bool, device=pairs.anchors.device)
 
     def removed_noise(self, noise: Tensor, pairs: Pairs) -> Tensor:
-        """(B, K), bool: the noise with weight 0; the reference can judge it where its vectors have as many numbers."""
+        """(B, K), bool: the noise with weight 0; the reference judges it only where its vectors are as wide."""
         scorer = {"reference": pairs.reference_anchors, "self": pairs.anchors.detach()}.get(self.weighting)
         if scorer is None or scorer.shape[1] != noise.shape[1]:
             return torch.zeros(len(pairs.anchors), len(noise), dtype=torch.bool, device=noise.device)
@@ -276,7 +276,7 @@ def required_reference(pairs: Pairs, loss: str) -> Tensor:
     """(B, N), the frozen model's cosines.
 
     Raises:
-        UserError: there are none.
+        UserError: no frozen model was given.
     """
     if pairs.reference is None:
         raise missing_reference(loss)

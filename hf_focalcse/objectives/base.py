@@ -35,11 +35,11 @@ class Objective(nn.Module):
     a separate generator adds its state to `kept` and takes it back in `restore`.
     """
 
-    #: Of work beside the trained model, whose cost the log and the card give.
+    #: Times the work that is done outside the trained model; the log and the card report it.
     side_time: Stopwatch | None = None
     #: A frozen encoder that the objective compares with; it is held beside this module, not in it.
     reference: FrozenReference | None = None
-    #: Whether equal texts in a batch are no negatives of each other.
+    #: Whether equal texts in a batch are left out of each other's negatives.
     mask_duplicates: bool = False
     #: Whose candidates an anchor meets: those of all processes ("global"), or of its own ("local").
     negatives: str = "global"
@@ -64,7 +64,9 @@ class Objective(nn.Module):
         return collator
 
     def attach(self, model: Any, autocast: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
-        """Called once, before the optimizer is made. model: the encoder, not wrapped by any engine.
+        """Called once, before engine and optimizer are made. model: the encoder, not wrapped by any engine.
+
+        What it registers here (a momentum twin, a decoder) is trained and kept like what the constructor registers.
 
         autocast: makes the context that the encoder's forward pass runs in, for further networks.
         """

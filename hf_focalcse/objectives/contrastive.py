@@ -21,7 +21,7 @@ class Contrastive(Objective):
 
     Args:
         criterion: a loss of `build_loss`.
-        mask_duplicates: equal texts in a batch are no negatives of each other; None leaves it to the loss.
+        mask_duplicates: equal texts in a batch are not used as negatives of each other; None leaves it to the loss.
         reference: a frozen encoder of `load_model`, for the losses that compare with one. It is held beside this
             module, not in it: no checkpoint, optimizer or engine sees it.
         negatives: "global", those of all processes, or "local".
@@ -76,8 +76,10 @@ class Contrastive(Objective):
 
     def _refer(self, batch: Batch) -> Tensor | None:
         """Vectors of the frozen reference, (B, D'), on the device and in the precision of the encoder."""
-        if self.reference is None or self.side_time is None or self._beside is None:
+        if self.reference is None or self.side_time is None:
             return None
+        if self._beside is None:
+            raise RuntimeError("attach was not called: the reference does not know the encoder that it lies beside")
         with self._autocast(), self.side_time:
             return self.reference.encode(batch, self._beside())
 

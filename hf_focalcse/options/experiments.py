@@ -46,7 +46,7 @@ class ReportOptions:
     compare: list[str] | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class InspectOptions:
     """The encoder, the sentences, and which pairs of them are shown."""
 

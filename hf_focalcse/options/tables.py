@@ -29,15 +29,11 @@ def defaults() -> dict[str, Any]:
 
 
 def option_of(name: str) -> Option:
-    """How the setting ``name`` is treated; a setting that nobody declares has the role ``identity``."""
+    """How the setting ``name`` is treated; an undeclared setting has the role ``identity``."""
     if name in _known():
         return _known()[name]
     rows = [row for row in FOREIGN if row.endswith("*") and name.startswith(row[:-1])]
     return FOREIGN[max(rows, key=len)] if rows else Option(IDENTITY)
-
-
-def roles() -> dict[str, str]:
-    return {name: found.role for name, found in _known().items()}
 
 
 def paths() -> set[str]:

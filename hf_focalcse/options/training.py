@@ -211,6 +211,7 @@ class Dev:
         "without a dev set, on two views of training sentences.",
         role=HARMLESS,
         why="nothing is learnt from what is measured",
+        range=at_least(1, "at least 1, or left out to measure nothing"),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..errors import UserError
+from ..runs.scores import headline
 
 RENAMED = {
     "evaluation_strategy": "eval_strategy",
@@ -60,8 +61,8 @@ REPLACED = {  # refused, with what to do
     "hub_always_push": "the finished export is pushed once, after the trained model was saved",
 }
 METRIC_NAMES = {
-    "stsb_spearman": "STSBenchmark/dev/all/spearman",
-    "eval_stsb_spearman": "STSBenchmark/dev/all/spearman",
+    "stsb_spearman": headline("STSBenchmark/dev"),
+    "eval_stsb_spearman": headline("STSBenchmark/dev"),
 }
 
 

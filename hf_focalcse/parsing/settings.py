@@ -159,7 +159,7 @@ def check_together(namespace: argparse.Namespace, explicit: set[str]) -> None:
     """Refuse flags that say the same thing twice, or that belong to one which is not given.
 
     Raises:
-        UserError: with both flags and what to do.
+        UserError: two flags contradict each other or one lacks the other; it names both and what to do.
     """
     for one, other in (
         *(("eval_file", "sts_dir"), ("train_file", "dataset_name")),
@@ -170,10 +170,12 @@ def check_together(namespace: argparse.Namespace, explicit: set[str]) -> None:
     if "greater_is_better" in explicit and "metric_for_best_model" not in explicit:
         raise UserError("--greater_is_better belongs to --metric_for_best_model; name the metric, or leave it out")
     if namespace.mlp_only_train is not None and namespace.pooler not in (None, "cls"):
-        raise UserError(f"--mlp_only_train belongs to --pooler cls; pooler {namespace.pooler} has no projection")
+        raise UserError(
+            f"--mlp_only_train belongs to --pooler cls; pooler {namespace.pooler} has no projection; leave one out"
+        )
     for name in ("reference_pooler", "reference_revision"):
         if getattr(namespace, name) is not None and namespace.reference_model is None:
-            raise UserError(f"--{name} belongs to --reference_model, which is not given")
+            raise UserError(f"--{name} belongs to --reference_model, which is not given; leave it out")
     if namespace.eval_strategy == "no" and explicit & {"eval_file", "sts_dir"}:
         pairs = namespace.eval_file or namespace.sts_dir
         raise UserError(f"{pairs} is given to score the encoder on, but --eval_strategy is no; leave one of them out")

@@ -68,7 +68,7 @@ def export_model(
                 "max_seq_length": limit,
                 "example_cosine": round(float(lowest_cosine(vectors[:1], vectors[1:])), 4),
             }
-            write_records(model, checkpoint, stage, (publication or {}) | added)
+            write_records(checkpoint, stage, (publication or {}) | added)
             keep_hand_made(folder, stage / CARD)
         write_manifest(stage, files_in(stage), render(stage) if (stage / RUN_FILE).exists() else None)
     return folder, found

@@ -22,7 +22,7 @@ from .plots import draw_plots
 MADE = ("plots/", ".eval_results/")  # the folders of what is made from the records
 
 
-def write_records(model: Any, checkpoint: Path, stage: Path, publication: dict[str, Any]) -> None:
+def write_records(checkpoint: Path, stage: Path, publication: dict[str, Any]) -> None:
     """Write run.json and results.json as they may be published, naming the exported weights; then plots and card."""
     record = RunRecord.load(checkpoint).publishable()
     published = weights_sha256(stage)

@@ -24,7 +24,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import validate_repo_id
 
 from ..errors import UserError
-from .manifest import CARD, IGNORED, MANIFEST
+from .manifest import CARD, MANIFEST, files_in
 from .merge import merge_cards, split_card
 
 ATTEMPTS, PAUSE, LONGEST_PAUSE = 5, 1.0, 30.0  # seconds; the pause doubles
@@ -141,11 +141,7 @@ def inspect(folder: Path, token: str | None = None) -> dict[str, int]:
     """
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; give an export or the output folder of a training run")
-    files = {
-        path.relative_to(folder).as_posix(): path.stat().st_size
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.relative_to(folder).as_posix().startswith(IGNORED)
-    }
+    files = {name: (folder / name).stat().st_size for name in files_in(folder)}
     for name in files:
         if Path(name).name in NEVER or name.startswith("checkpoint-"):
             raise UserError(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..runs.atomic import draft
 from ..runs.folder import Run
 from ..runs.record import RunRecord
 from ..runs.scores import is_headline
@@ -36,7 +37,8 @@ def draw_plots(folder: str | Path) -> list[str]:
             continue
         (folder / name).parent.mkdir(exist_ok=True)
         # without the version of the library in the file, equal pictures are equal files
-        picture.savefig(folder / name, dpi=DOTS, metadata={"Software": None})
+        with draft(folder / name) as part:
+            picture.savefig(part, format="png", dpi=DOTS, metadata={"Software": None})
         drawn.append(name)
     return drawn
 

@@ -121,7 +121,7 @@ def describe_publication(
 
 def prepare_push(
     pooler: str,
-    hub_model_id: str | None,
+    hub_model_id: str,
     *,
     sentence_transformers: bool = True,
     onnx: bool = False,
@@ -130,10 +130,8 @@ def prepare_push(
     """Find, before training and without sending anything, what would keep a push from working.
 
     Raises:
-        UserError: no repository is named, or the export will not be possible.
+        UserError: the name of the repository is not valid, or the export will not be possible.
     """
-    if hub_model_id is None:
-        raise UserError("--push_to_hub needs --hub_model_id org/name")
     check_target(Target(hub_model_id))
     check_libraries(pooler, sentence_transformers, onnx)
     if not get_token():

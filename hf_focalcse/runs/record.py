@@ -30,7 +30,7 @@ class RunRecord:
 
     command: list[str]  # script and flags; running it again with `settings` unchanged repeats the run
     recipe: str | None
-    settings: dict[str, Any]  # every setting that differs from its default
+    settings: dict[str, Any]  # our options, and arguments of transformers that matter or differ from their default
     loss: dict[str, Any]  # name, settings, formula, paper, citation, mask_duplicates
     model: dict[str, Any]  # name_or_path, base_model, pooler, projection, dropout, parameters, weights_sha256, …
     data: dict[str, Any]  # the data report

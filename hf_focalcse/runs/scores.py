@@ -127,6 +127,8 @@ class SickSplit:
 
 SICK_SPLITS = {sick.name: sick for sick in (SickSplit("mteb", "MTEB", 9927), SickSplit("senteval", "SentEval", 4927))}
 
+PAPERS_FIRST = ("senteval", "mteb")  # whose SICK-R a reader of papers looks for first
+
 
 def set_of(key: str) -> str:
     """``STS16/test`` of ``STS16/test/all/spearman``."""

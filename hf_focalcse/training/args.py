@@ -1,6 +1,6 @@
 """`FocalCSETrainingArguments`, the arguments of transformers with our defaults, and what a trainer decides of them.
 
-How each is treated says ``options/foreign.py``; an option of our own is a field of ``options/training.py``.
+``options/foreign.py`` says how each argument is treated; an option of our own is a field of ``options/training.py``.
 """
 
 from __future__ import annotations

@@ -86,7 +86,9 @@ class StopSignals(TrainerCallback):
             self.received, self._since = number, now
             if rank() == 0:
                 name = signal.Signals(number).name
-                os.write(2, f"{name}: saving a checkpoint after this step; a second one stops at once\n".encode())
+                os.write(
+                    2, f"{name}: saving a checkpoint after this step; send the signal again to stop at once\n".encode()
+                )
         elif now - self._since > REPEATED:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)

@@ -156,7 +156,7 @@ def find_checkpoint(output_dir: str | Path, asked: str) -> Checkpoint | None:
 def differences_of_run(checkpoint: Checkpoint, run: dict[str, Any]) -> list[str]:
     """What differs between the run of a checkpoint and this one, in words. An option that is younger than the
     checkpoint had its default."""
-    before = UNNAMED | defaults() | checkpoint.run
+    before = UNNAMED | {key: defaults()[key] for key in resumed() if key in defaults()} | checkpoint.run
     return [
         f"{name} was {before.get(key)!r} and is {run[key]!r}"
         for key, name in (RUN_FACTS | resumed()).items()

@@ -35,7 +35,8 @@ def choose_objective(
     given = {"loss": loss, "mask_duplicates": mask_duplicates, "reference": reference}
     unused = [name for name, value in given.items() if value is not None] + ["negatives"] * (negatives != "global")
     if unused:
-        raise UserError(f"{', '.join(unused)} and an objective are given; an objective takes their place: leave out")
+        names = ", ".join(unused)
+        raise UserError(f"{names} cannot be given together with an objective, which replaces them; leave {names} out")
     return objective
 
 
@@ -43,7 +44,8 @@ def check_model(model: Any, args: Any) -> None:
     """See that the encoder can be trained with these arguments, and log the dropout that makes two views differ.
 
     Raises:
-        UserError: it cannot.
+        UserError: the views would be equal, activations cannot be recomputed, one process sees several GPUs, or a
+            batch has no negatives.
     """
     rates = model.dropout_rates()
     logger.info("dropout of the encoder: %s", ", ".join(f"{k}={v}" for k, v in rates.items()))
@@ -56,8 +58,8 @@ def check_model(model: Any, args: Any) -> None:
     model.recomputing = args.gradient_checkpointing or getattr(args, "activation_checkpointing", False)
     if model.recomputing and not model.supports_gradient_checkpointing:
         raise UserError(
-            f"--activation_checkpointing: {model.config.model_type} has none; use --chunk_size 64, which takes as "
-            "little memory and gives the same gradient"
+            f"--activation_checkpointing: {model.config.model_type} does not support activation checkpointing; use "
+            "--chunk_size 64, which takes as little memory and gives the same gradient"
         )
     if args.n_gpu > 1:
         raise UserError(

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from accelerate.utils import DistributedType
 
-from ..compat import no_deepspeed_config
+from ..compat import leave_out_shared_memory_operator, no_deepspeed_config
 from ..errors import UserError
 
 ON_CPU = "accelerate launch --config_file accelerate_configs/cpu_2.yaml run_unsup.py …"
@@ -179,13 +179,12 @@ def check_wrapper(model: Any, accelerator: Any, args: Any) -> None:
 
 
 def prepare_deepspeed() -> None:
-    """Without a GPU, spare DeepSpeed its shared-memory operator: minutes of compiling for what is never called."""
+    """Without a GPU, keep DeepSpeed from compiling an operator for minutes that is never called."""
     if no_accelerator():
         try:
-            import deepspeed
+            leave_out_shared_memory_operator()
         except ImportError as error:
             raise UserError("DeepSpeed is not installed; pip install 'hf_focalcse[deepspeed]'") from error
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 @contextlib.contextmanager

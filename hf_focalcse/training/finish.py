@@ -62,11 +62,11 @@ def make_record(trainer: Any) -> RunRecord:
     )
 
 
-def finish_run(trainer: Any, folder: Path, say: Any = None) -> RunRecord:
-    """Judge the encoder that was saved in ``folder``, and write results.json, run.json, the plots and the card.
+def finish_run(trainer: Any, folder: Path) -> RunRecord:
+    """Evaluate the encoder saved in ``folder``, and write results.json, run.json, the plots and the card.
 
-    Called by the first process alone, when all have saved. What is judged is what lies on disk, not what is in memory:
-    that may be sharded over processes that have ended.
+    Called by the first process alone, when all have saved. The files on disk are evaluated, because the model in
+    memory may be sharded over processes that have ended.
     """
     record = trainer.record or make_record(trainer)
     weights = file_sha256(folder / WEIGHTS_FILE)
@@ -81,7 +81,9 @@ def finish_run(trainer: Any, folder: Path, say: Any = None) -> RunRecord:
     record.alarms += lowered_scores(record)
     record.seconds = round(trainer.seconds, 1)
     if trainer.seconds_before is None:
-        record.notes.append("seconds are of the last part alone: the checkpoint that it went on from has none")
+        record.notes.append(
+            "the seconds cover only the part after resuming, because the checkpoint does not record the time before it"
+        )
     if results:
         results.write(folder / RESULTS_FILE)
         write_cosines(folder, results)

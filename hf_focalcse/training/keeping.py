@@ -33,8 +33,8 @@ class KeepingTrainer(Trainer):
     allow_resume_mismatch: bool
     args: Any
     _staging = False
-    _resumed_from: Path | None = None
-    seconds_before: float | None = 0.0  # of the run up to the checkpoint that it went on from; None: not known
+    resumed_from: Path | None = None  # the checkpoint that the run, or its newest part, started from
+    seconds_before: float | None = 0.0  # of the run before the checkpoint that it was resumed from; None: not known
 
     @property
     def encoder(self) -> Any:
@@ -102,10 +102,10 @@ class KeepingTrainer(Trainer):
             return error
         return checkpoints.saving_failed(error, self.args.output_dir)
 
-    # ---- going on
+    # ---- resuming
 
     def choose_checkpoint(self, asked: str) -> str | None:
-        """Rank 0 looks for the checkpoint to go on from, all ranks get its answer.
+        """Rank 0 looks for the checkpoint to resume from, and all ranks get its answer.
 
         Raises:
             UserError: no such checkpoint, a damaged one, or one of another run.
@@ -130,7 +130,7 @@ class KeepingTrainer(Trainer):
             self.alarms.add(note)
         self._require_same_run(checkpoint)
         self.seconds_before = checkpoint.run.get("seconds")
-        self._resumed_from = Path(checkpoint.path)
+        self.resumed_from = Path(checkpoint.path)
         logger.warning("resuming from %s", checkpoint.path)
         return str(checkpoint.path)
 
@@ -138,8 +138,8 @@ class KeepingTrainer(Trainer):
         differences = checkpoints.differences_of_run(checkpoint, self.run_identity())
         if differences and not self.allow_resume_mismatch:
             raise UserError(
-                f"{checkpoint.path} is of another run: {'; '.join(differences)}; give the same, or "
-                "--allow_resume_mismatch to go on all the same"
+                f"{checkpoint.path} is of another run: {'; '.join(differences)}; use the settings of the checkpoint, "
+                "or resume despite the differences with --allow_resume_mismatch"
             )
         if differences:
             self.alarms.add(f"resumed from {checkpoint.path}, which is of another run: {'; '.join(differences)}")
@@ -151,7 +151,12 @@ class KeepingTrainer(Trainer):
         return self.is_fsdp_enabled or self.is_deepspeed_enabled
 
     def _save_objective(self, folder: Path) -> None:
-        """Each rank writes what its objective keeps; parameters, which are equal on all ranks, only the first."""
+        """Each rank writes what its objective keeps; parameters, which are equal on all ranks, only the first.
+
+        A checkpoint that no run can be resumed from (--save_only_model) holds nothing of the objective.
+        """
+        if self.args.save_only_model:
+            return
         parameters = {name for name, _ in self.objective.named_parameters()}
         skipped = parameters if self._sharded or self.args.process_index else set()
         kept = {name: value.cpu() for name, value in self.objective.kept().items() if name not in skipped}
@@ -169,15 +174,15 @@ class KeepingTrainer(Trainer):
         Raises:
             UserError: the checkpoint lacks something that the objective keeps.
         """
-        if self._resumed_from is None or not self.objective.has_state():
+        if self.resumed_from is None or not self.objective.has_state():
             return
-        files = [self._resumed_from / OBJECTIVE_FILE.format(rank) for rank in (0, self.args.process_index)]
+        files = [self.resumed_from / OBJECTIVE_FILE.format(rank) for rank in (0, self.args.process_index)]
         found: dict[str, Tensor] = {}
         for file in files:
             found |= load_file(file) if file.is_file() else {}
         if missing := self._objective_names() - found.keys():
             raise UserError(
-                f"checkpoint {self._resumed_from} lacks {len(missing)} tensors of the objective "
+                f"checkpoint {self.resumed_from} lacks {len(missing)} tensors of the objective "
                 f"{type(self.objective).__name__}, such as {min(missing)}; it is of another objective: give the same, "
                 "or start again with --overwrite_output_dir"
             )

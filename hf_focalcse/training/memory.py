@@ -18,7 +18,7 @@ from ..losses.base import ContrastiveLoss
 
 OPTIMIZER_STATES = {"sgd": 0, "adafactor": 0, "8bit": 2, "4bit": 1}  # bytes a parameter, by a part of --optim
 ADAM_STATES = 8
-IN_HAND = 2  # times what a layer keeps: gradients and intermediate results while backward goes through it
+IN_HAND = 2  # factor on a layer's activations: backward also holds their gradients and intermediate results
 LOSS_MATRICES = 10  # as large as a block of cosines that a loss holds at its peak, in float32
 FIRST_STEP = 100_000_000  # bytes that the libraries take in their first step whatever its size
 USUAL_CHUNK = 64
@@ -238,14 +238,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(w in str(error) for w in OUT_OF_MEMORY)
 
 
-def step_ran_out(rows: int, views: int, length: int | None, chunk_size: int | None) -> str:
-    """What to say and try where a step over ``rows`` rows had no memory."""
+def step_ran_out(rows: int, views: int, length: int, chunk_size: int | None) -> str:
+    """What to say and try when a step over ``rows`` rows runs out of memory."""
     size = smaller_chunk(rows, chunk_size)
     fewer = "a smaller --per_device_train_batch_size (fewer negatives)"
     try_this = f"--chunk_size {size} (the same gradient in less memory)" if size else fewer
     return (
-        f"out of memory in a step of {rows // views} sentences x {views} views"
-        f"{'' if length is None else f' of up to {length} tokens'}, "
+        f"out of memory in a step of {rows // views} sentences x {views} views of up to {length} tokens, "
         f"{'all at once' if chunk_size is None else f'--chunk_size {chunk_size}'}; try {try_this}"
         + (f", or {fewer}" if size and chunk_size else "")
     )

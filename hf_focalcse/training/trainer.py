@@ -41,7 +41,7 @@ class FocalCSETrainer(KeepingTrainer):
         train_dataset: items with a ``text``; see `read_sentences`.
         dev: labelled tasks for `evaluate_sts`, or None to train without; they are scored every ``eval_steps``.
         max_seq_length: tokens kept of a training sentence.
-        mask_duplicates: equal texts in a batch are no negatives of each other; None leaves it to the loss.
+        mask_duplicates: equal texts are left out of each other's negatives; None leaves it to the loss.
         reference: a frozen encoder of `load_model` for the losses that compare with one.
         negatives: "global", those of all processes, or "local".
         objective: an `Objective` in the place of loss, mask_duplicates, reference and negatives.
@@ -99,8 +99,9 @@ class FocalCSETrainer(KeepingTrainer):
         collator = collator or self.objective.collator(tokenizer, max_seq_length, args.seed)
         self.collate_views = collator
         self.max_seq_length = getattr(collator, "max_seq_length", max_seq_length)
-        if self.objective.has_state():
-            model.carry(self.objective)
+        self.objective.attach(model, lambda: self.accelerator.autocast())
+        self.carried = self.objective.has_state()
+        model.carry(self.objective if self.carried else None)
         super().__init__(
             model=model,
             args=args,
@@ -120,7 +121,6 @@ class FocalCSETrainer(KeepingTrainer):
                 "two out, or use --augmentation token_shuffle"
             )
         check_engine(args, self.accelerator)
-        self.objective.attach(model, self.accelerator.autocast)
         self.stop_signals = StopSignals()
         self.add_callback(StartOfTraining(self))
         self.add_callback(self.stop_signals)
@@ -161,7 +161,7 @@ class FocalCSETrainer(KeepingTrainer):
         if self.pads:
             batch["real"] = inputs["text_ids"] != PADDING_ID  # (B,)
         # An objective with parameters of its own runs inside the model's forward pass, where engines gather them.
-        loss, pairs = model(batch=batch) if self.objective.has_state() else self.objective(model, batch)
+        loss, pairs = model(batch=batch) if self.carried else self.objective(model, batch)
         if pairs is not None and self._logs_next():
             self._observed = self.objective.diagnostics(pairs)
         return (loss, pairs) if return_outputs else loss
@@ -174,11 +174,11 @@ class FocalCSETrainer(KeepingTrainer):
             return super().training_step(*args, **kwargs)
 
     def describe_step(self) -> str:
-        """How batches go through the encoder and by what they are stepped, for the log."""
+        """How batches go through the encoder, and which optimizer updates the weights, for the log."""
         return f"{self.encoder.describe_step()}; optimizer {word(self.args.optim)}"
 
     def reference_cost(self) -> dict[str, float]:
-        """What the objective's work beside the model takes of the steps; empty without such work."""
+        """The time of the objective's work outside the model, and its share of a step; empty without such work."""
         return self.objective.cost(self.step_time)
 
     def _step_seed(self) -> int:
@@ -236,6 +236,7 @@ class FocalCSETrainer(KeepingTrainer):
             Stopped: SIGTERM or Ctrl-C; a checkpoint was saved.
         """
         asked = "last" if resume_from_checkpoint is True else resume_from_checkpoint
+        self.resumed_from = None
         path = self.choose_checkpoint(str(asked)) if asked else None
         if self.finished:  # trained further: another run
             self.record, self.finished = None, False
@@ -301,7 +302,7 @@ class FocalCSETrainer(KeepingTrainer):
     def parameters_of_encoder(self) -> int:
         """Their number, without those of the objective, which is not published."""
         total = sum(p.numel() for p in self.encoder.parameters())
-        return total - sum(p.numel() for p in self.objective.parameters()) * self.objective.has_state()
+        return total - sum(p.numel() for p in self.objective.parameters()) * self.carried
 
     # ---- publishing: the export goes to the Hub, once, and never the training folder
 
@@ -312,7 +313,7 @@ class FocalCSETrainer(KeepingTrainer):
     def create_model_card(  # type: ignore[override]
         self, language: str | None = None, license: str | None = None, **drafted: Any
     ) -> None:
-        """README.md of ``output_dir`` from its run.json and results.json; Trainer's own draft knows no STS score.
+        """README.md of ``output_dir`` from its run.json and results.json, since Trainer's draft has no STS scores.
 
         Needs the weights in ``output_dir``. drafted: what Trainer's draft would say, all of which the record knows.
         """

@@ -148,7 +148,7 @@ def test_parts_of_different_models_are_refused(tmp_path):
         with pytest.raises(UserError, match=message):
             load_model(str(folder), None if "focal_cl" in change else "cls")
     (folder := save_tiny(tmp_path / "modules")).joinpath("modules.json").write_text("[")
-    with pytest.raises(UserError, match=r"modules.json of .* is no JSON"):
+    with pytest.raises(UserError, match=r"modules.json of .* is not valid JSON"):
         load_model(str(folder))
     with pytest.raises(UserError, match="only a Hub id has them"):
         load_model(str(folder), "cls", revision="abc")

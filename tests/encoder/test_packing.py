@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny import save_tiny
 from torch import nn
 
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss
@@ -22,7 +23,6 @@ from hf_focalcse.encoder.head import FocalCLMixin
 from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.encoder.packing import ATTENTION, Packed, Run, _Attend, attend
 from hf_focalcse.errors import UserError
-from tests.support.tiny import save_tiny
 
 ROOT = Path(__file__).resolve().parents[2]
 SENTENCES = [
@@ -283,5 +283,5 @@ def test_recomputing_is_known_before_it_is_switched_on(tmp_path):
         return FocalCSETrainer(model, args, build_loss("focal"), [{"text": "a"}] * 64)
 
     assert "last layer" not in made("bert").describe_step()
-    with pytest.raises(UserError, match="--activation_checkpointing: mpnet has none; use --chunk_size 64"):
+    with pytest.raises(UserError, match="--activation_checkpointing: mpnet does not support activation checkpointing; use --chunk_size 64"):
         made("mpnet")

@@ -228,7 +228,7 @@ def test_damaged_senteval_files(senteval, name, content, message):
 @pytest.mark.parametrize(
     "names, message",
     [
-        (["STS61"], "unknown task 'STS61', did you mean 'STS16'"),
+        (["STS61"], "there is no task 'STS61', did you mean 'STS16'"),
         (["STSBenchmark/validation"], "has no split 'validation'; there are train, dev, test"),
         (["SICK-R/senteval"], "no split 'senteval', did you mean 'senteval-test'"),
         (["SICK-R/trial"], "Hub does not tell the pairs of SICK-R/trial apart; give --sts_dir DIR"),

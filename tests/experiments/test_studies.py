@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from made_runs import DEV, made_run, write_results
+from tiny import save_tiny
 
 from hf_focalcse.cli import main as cli
-from tests.support.tiny import save_tiny
 
 STUDIES = sorted((Path(__file__).parents[2] / "studies").rglob("*.yaml"))
 

@@ -137,11 +137,12 @@ def test_every_step_of_the_ascent_raises_the_non_uniformity_loss():
         z1, z2, _, _ = problem(seed)
         pairs = pairs_of(z1, z2)
         loss = build_loss("dclr", weighting="none", noise_ratio=4.0)
+        one_step = build_loss("dclr", weighting="none", noise_ratio=4.0, noise_steps=1)
         noise = draw_noise(pairs, 4.0, 1.0)
         assert noise.shape == (20, D)
         height = [non_uniformity(z1, z2, noise.numpy(), 0.05)]
         for _ in range(loss.noise_steps):
-            moved = loss.ascend(noise, pairs, steps=1)
+            moved = one_step.ascend(noise, pairs)
             torch.testing.assert_close((moved - noise).norm(dim=1), torch.full((20,), 1e-3, dtype=torch.float64))
             noise = moved
             height.append(non_uniformity(z1, z2, noise.numpy(), 0.05))

@@ -1,6 +1,7 @@
 """An objective with a queue, a second network and random numbers of its own, written here alone: it trains, is kept in
 checkpoints, resumes bit for bit and never reaches the published encoder, without a line for it in the trainer."""
 
+import copy
 import dataclasses
 import os
 import signal
@@ -170,10 +171,66 @@ def test_a_checkpoint_of_another_objective_is_refused(ranks, base, tmp_path):
     assert differences_of_run(unnamed, run) == []  # of version 0.1, which knew the contrastive one alone
 
 
+class Momentum(Objective):
+    """Everything it keeps is made when the encoder is there."""
+
+    def attach(self, model, autocast=None):
+        self.twin = copy.deepcopy(model.encoder).requires_grad_(False)
+        self.head = nn.Linear(16, 16)
+
+    def loss(self, model, batch):
+        embeddings = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+        with torch.no_grad():
+            target = self.twin(batch["input_ids"][:, 0], batch["attention_mask"][:, 0]).last_hidden_state[:, 0]
+        return (self.head(embeddings[:, 0]) - target).pow(2).mean(), None
+
+    def after_step(self, model):
+        with torch.no_grad():
+            for own, new in zip(self.twin.parameters(), model.encoder.parameters(), strict=True):
+                own.lerp_(new, 0.5)
+
+
+def of_one_process(base, folder, **arguments):
+    args = FocalCSETrainingArguments(
+        output_dir=str(folder), per_device_train_batch_size=4, learning_rate=1e-2, use_cpu=True, disable_tqdm=True,
+        report_to="none", eval_strategy="no", load_best_model_at_end=False,
+        **{"max_steps": 2, "save_strategy": "no"} | arguments,
+    )  # fmt: skip
+    return load_model(base, "cls", dropout=0.1), args
+
+
+def test_what_attach_makes_is_trained_and_follows(tmp_path, base):
+    model, args = of_one_process(base, tmp_path)
+    trainer = FocalCSETrainer(model, args, train_dataset=TEXTS, objective=Momentum())
+    start = {name: value.clone() for name, value in trainer.objective.state_dict().items()}
+    trainer.train()
+    moved = {name for name, value in trainer.objective.state_dict().items() if not torch.equal(value, start[name])}
+    assert "head.weight" in moved and any(name.startswith("twin.") for name in moved)
+    plain = FocalCSETrainer(model, args, build_loss("focal"), TEXTS)  # the next trainer of the same encoder
+    assert not [name for name, _ in plain.model.named_parameters() if name.startswith("objective.")]
+    assert plain.parameters_of_encoder() == sum(p.numel() for p in model.parameters())
+    plain.train()
+
+
+def test_a_second_training_does_not_go_back_to_the_checkpoint(tmp_path, base):
+    model, args = of_one_process(base, tmp_path, max_steps=4, save_strategy="steps", save_steps=2)
+    FocalCSETrainer(model, args, train_dataset=TEXTS, objective=QueueWithNetwork()).train()
+    model, args = of_one_process(base, tmp_path, max_steps=4)
+    trainer = FocalCSETrainer(model, args, train_dataset=TEXTS, objective=QueueWithNetwork())
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    queue = trainer.objective.queue.clone()
+    trainer.restore_objective()
+    assert not torch.equal(queue, trainer.objective.queue)  # what is restored is the checkpoint's
+    trainer.objective.queue.copy_(queue)
+    trainer.objective.after_step = lambda model: None
+    trainer.train()
+    assert torch.equal(queue, trainer.objective.queue)
+
+
 def test_an_objective_takes_the_place_of_a_loss(tmp_path, base):
     args = FocalCSETrainingArguments(output_dir=str(tmp_path), use_cpu=True)
     model = load_model(base, "cls", dropout=0.1)
-    with pytest.raises(UserError, match="loss and an objective are given"):
+    with pytest.raises(UserError, match="loss cannot be given together with an objective"):
         FocalCSETrainer(model, args, build_loss("focal"), TEXTS, objective=QueueWithNetwork())
     with pytest.raises(UserError, match="nothing says what to train by"):
         FocalCSETrainer(model, args, train_dataset=TEXTS)

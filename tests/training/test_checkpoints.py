@@ -375,7 +375,7 @@ def test_sigterm_at_the_command_line(work):
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 75, said
-    assert "SIGTERM: saving a checkpoint after this step; a second one stops at once" in said
+    assert "SIGTERM: saving a checkpoint after this step; send the signal again to stop at once" in said
     assert "go on with the same command and --resume_from_checkpoint last" in said and "Traceback" not in said
     left = list_checkpoints(work / "out")
     assert left and damage(left[-1]) is None
