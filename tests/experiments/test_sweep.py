@@ -63,7 +63,7 @@ def write(folder, axes, name="grid", base=(), **more):
 
 def start(folder, *arguments, **env):
     command = [sys.executable, "-m", "hf_focalcse", "sweep", *map(str, arguments)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1"} | env
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | env
     return subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -537,12 +537,10 @@ def write_sets(folder):
 
 
 @pytest.mark.slow
-def test_six_runs_killed_in_the_middle_and_started_again(material, begin):
+def test_runs_killed_in_the_middle_and_started_again(material, begin):
     """SIGKILL leaves no time to tidy up: nothing is done twice, nothing is missing, nobody writes on."""
-    grid = write(
-        material, {"loss": ["focal", "infonce"], "seed": [1, 2, 3]}, "six", {"max_steps": 60, "eval_steps": 6}
-    )
-    runs = material / "six"
+    grid = write(material, {"loss": ["focal", "infonce"], "seed": [1, 2]}, "four", {"max_steps": 60, "eval_steps": 6})
+    runs = material / "four"
     first = begin(material, grid, "--runs", runs, "--jobs", 2)
     wait_for(lambda: sum(counted(runs, "end").values()) >= 2, first)
     wait_for(
@@ -555,14 +553,14 @@ def test_six_runs_killed_in_the_middle_and_started_again(material, begin):
     before = journal(runs)
     ended = set(counted(runs, "end"))
     cut = set(counted(runs, "start")) - ended
-    assert 2 <= len(ended) <= 4 and 1 <= len(cut) <= 2
+    assert 2 <= len(ended) <= 3 and 1 <= len(cut) <= 2
     stamps = {name: (runs / name / "run.json").stat().st_mtime_ns for name in ended}
 
     second = begin(material, grid, "--runs", runs, "--jobs", 2)
     said, _ = second.communicate(timeout=PATIENCE)
     assert second.returncode == 0, said
     assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
-    names = {f"loss{loss}-seed{seed}" for loss in ("focal", "infonce") for seed in (1, 2, 3)}
+    names = {f"loss{loss}-seed{seed}" for loss in ("focal", "infonce") for seed in (1, 2)}
     assert {folder.parent.name for folder in runs.glob("*/run.json")} == names
     assert {name: (runs / name / "run.json").stat().st_mtime_ns for name in ended} == stamps
     after = journal(runs)[len(before) :]
@@ -578,7 +576,7 @@ def test_six_runs_killed_in_the_middle_and_started_again(material, begin):
     assert not list(runs.glob("*/checkpoint-*"))
     third = begin(material, grid, "--runs", runs)
     said, _ = third.communicate(timeout=PATIENCE)
-    assert third.returncode == 0 and "6 runs (6 finished)" in said and len(journal(runs)) == len(before) + len(after)
+    assert third.returncode == 0 and "4 runs (4 finished)" in said and len(journal(runs)) == len(before) + len(after)
 
 
 @pytest.mark.slow
@@ -633,18 +631,20 @@ def test_a_signal_a_failure_and_an_evaluation(material, begin, monkeypatch):
 
 
 @pytest.mark.slow
-def test_pairs_of_the_quickstart_and_a_test_file_called_as_the_dev_file(material, begin):
+def test_pairs_of_the_quickstart_and_a_test_file_called_as_the_dev_file(material, begin, monkeypatch):
+    monkeypatch.chdir(material)
     write_sets(material)
     for name, base, evaluate, key in (
         ("quick", {"eval_file": "quickstart"}, {"eval_file": "quickstart"}, "quickstart_pairs/file/all/spearman"),
         ("same", {}, {"eval_file": "test/pairs.tsv"}, "pairs/file/all/spearman"),
     ):
         grid = write(material, {"seed": [1]}, name, base, evaluate=evaluate)
-        for judged in (1, 1):  # the second finds all finished
-            process = begin(material, grid, "--runs", name)
-            said, _ = process.communicate(timeout=PATIENCE)
-            assert process.returncode == 0 and "1 of 1 runs are finished" in said, said
-            assert counted(material / name, "end", "eval") == {"seed1": judged}
+        process = begin(material, grid, "--runs", name)
+        said, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0 and "1 of 1 runs are finished" in said, said
+        assert counted(material / name, "end", "eval") == {"seed1": 1}
+        found = read_grid(str(grid))  # and another sweep finds nothing to do
+        assert states.state_of(found.runs[0], material / name / "seed1", found) == states.FINISHED
         results = json.loads((material / name / "seed1/results.json").read_text())
         assert key in results and results["metadata"]["data"][key[: -len("/all/spearman")]]["source"].endswith(
             evaluate["eval_file"].replace("quickstart", "quickstart_pairs.tsv")
