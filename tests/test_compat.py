@@ -45,9 +45,13 @@ def test_checkpointed_layers_are_known():
 # ---- accelerate
 
 
-def test_forward_without_autocast():
+def test_forward_without_autocast(monkeypatch):
     """Without _original_forward, scores of the dev set in a bf16 run are computed in bfloat16."""
     from accelerate import Accelerator
+    from accelerate.state import AcceleratorState, PartialState
+
+    for state in (AcceleratorState, PartialState):  # shared by all Accelerators of a process, other tests' among them
+        monkeypatch.setattr(state, "_shared_state", {})
 
     class Seen(nn.Module):
         def __init__(self):
@@ -171,6 +175,14 @@ def test_overridden_names_are_there(name):
     if row.parameters is not None:
         parameters = tuple(inspect.signature(found).parameters)[1:]
         assert parameters == row.parameters, f"{row.owner}.{name} is called otherwise: {row.breaks}"
+
+
+def test_operators_of_deepspeed(monkeypatch):
+    """Without ops.__compatible_ops__ every DeepSpeed run without a GPU first compiles an operator for minutes."""
+    deepspeed = pytest.importorskip("deepspeed")
+    monkeypatch.setitem(deepspeed.ops.__compatible_ops__, "deepspeed_shm_comm", True)
+    compat.leave_out_shared_memory_operator()
+    assert deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] is False
 
 
 # ---- argparse

@@ -294,8 +294,8 @@ BAD_FILES = {
         {"dataset_name": "o/n", "dataset_file": "t.txt", "dataset_split": "test"},
         ["--dataset_split test", "t.txt"],
     ),
-    "encoding errors": ("t.txt", "a", {"encoding_errors": "ignore"}, ["'strict' or 'replace'", "'ignore'"]),
-    "max samples": ("t.txt", "a", {"max_samples": 0}, ["at least 1, not 0"]),
+    "encoding errors": ("t.txt", "a", {"encoding_errors": "ignore"}, ["must be strict or replace", "'ignore'"]),
+    "max samples": ("t.txt", "a", {"max_samples": 0}, ["is 0; it must be at least 1"]),
     "local folder as hub id": (
         None,
         None,
@@ -423,7 +423,7 @@ def test_special_tokens_in_a_sentence_are_text(tokenizer):
 
 
 def test_collator_refuses_no_views(tokenizer):
-    with pytest.raises(UserError, match="at least 1, not 0"):
+    with pytest.raises(UserError, match="views is 0; it must be at least 1"):
         Views(tokenizer, 16, views=0)
 
 

@@ -175,7 +175,7 @@ def test_a_missing_column_is_named_with_those_there(tokenizer):
 
 
 def test_no_views_are_refused(tokenizer):
-    with pytest.raises(UserError, match="at least 1, not 0"):
+    with pytest.raises(UserError, match="views is 0; it must be at least 1"):
         Views(tokenizer, 8, [])
 
 

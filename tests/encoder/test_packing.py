@@ -288,5 +288,8 @@ def test_recomputing_is_known_before_it_is_switched_on(tmp_path):
         return FocalCSETrainer(model, args, build_loss("focal"), [{"text": "a"}] * 64)
 
     assert "last layer" not in made("bert").describe_step()
-    with pytest.raises(UserError, match="--activation_checkpointing: mpnet does not support activation checkpointing; use --chunk_size 64"):
+    with pytest.raises(
+        UserError,
+        match="--activation_checkpointing: mpnet does not support activation checkpointing; use --chunk_size 64",
+    ):
         made("mpnet")

@@ -140,7 +140,9 @@ def test_it_is_recorded_and_a_path_is_cut_when_it_is_published(answers):
 
 def test_it_is_compared_on_resuming_sweeping_comparing_and_reporting(answers):
     (refused,) = answers["resumed"]
-    assert "--shrink was 0.5 and is 0.25; give the same" in refused  # the path does not ask to be the same
+    assert (
+        "--shrink was 0.5 and is 0.25; use the settings of the checkpoint" in refused
+    )  # the path does not ask to be the same
     one, two = (str((answers["folder"] / "secret" / f"{name}.txt").resolve()) for name in ("one", "two"))
     assert answers["grid"] == [
         f"held_out_file is {one!r} there and {two!r} here",
