@@ -253,8 +253,9 @@ def observe(base, folder, engine, batch):
         seen["ids"].append(inputs["text_ids"].tolist())
         same = torch.full((*inputs["input_ids"].shape[:2], 6), 7)  # equal sentences: they differ by dropout alone
         equal = inputs | {"input_ids": same, "attention_mask": torch.ones_like(same)}
-        loss, z = compute(model, equal, return_outputs=True)
-        seen["masks"].append(z.detach().float().sum(-1)[:1].tolist())
+        loss, pairs = compute(model, equal, return_outputs=True)
+        views = pairs.anchors[0], pairs.candidates[pairs.targets[0]]
+        seen["masks"].append([view.detach().float().sum().item() for view in views])
         return loss
 
     trainer.loss.forward, trainer.compute_loss = watch, watch_inputs
