@@ -15,7 +15,6 @@ from hf_focalcse.evaluation import STS_TASKS, Results
 from hf_focalcse.evaluation.rerank_sets import HUB_ID, REVISION
 from hf_focalcse.runs.record import RunRecord
 
-pytestmark = pytest.mark.xdist_group("hub_jobs")  # one server or folder for all of its tests
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -253,8 +253,9 @@ def observe(base, folder, engine, batch):
         seen["ids"].append(inputs["text_ids"].tolist())
         same = torch.full((*inputs["input_ids"].shape[:2], 6), 7)  # equal sentences: they differ by dropout alone
         equal = inputs | {"input_ids": same, "attention_mask": torch.ones_like(same)}
-        loss, z = compute(model, equal, return_outputs=True)
-        seen["masks"].append(z.detach().float().sum(-1)[:1].tolist())
+        loss, pairs = compute(model, equal, return_outputs=True)
+        both = torch.stack([pairs.anchors[0], pairs.candidates[pairs.targets[0]]])  # the two views of one sentence
+        seen["masks"].append(both.detach().float().sum(-1).tolist())
         return loss
 
     trainer.loss.forward, trainer.compute_loss = watch, watch_inputs
