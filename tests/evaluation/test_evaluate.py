@@ -299,16 +299,19 @@ class MiniLM:
     def encode(self, texts):
         import torch
 
-        out = []
+        out = [None] * len(texts)
+        by_length = sorted(range(len(texts)), key=lambda i: len(texts[i]))  # half as much padding to compute
         for start in range(0, len(texts), 32):
+            rows = by_length[start : start + 32]
             batch = self.tokenizer(
-                texts[start : start + 32], padding=True, truncation=True, max_length=256, return_tensors="pt"
+                [texts[i] for i in rows], padding=True, truncation=True, max_length=256, return_tensors="pt"
             )
             with torch.inference_mode():
                 hidden = self.model(**batch).last_hidden_state
             mask = batch["attention_mask"][..., None]
-            out.append((hidden * mask).sum(1) / mask.sum(1))
-        return torch.cat(out).numpy()
+            for i, vector in zip(rows, (hidden * mask).sum(1) / mask.sum(1), strict=True):
+                out[i] = vector.numpy()
+        return np.stack(out)
 
 
 def test_minilm_on_sts16(shared_data):

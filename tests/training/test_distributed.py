@@ -254,8 +254,8 @@ def observe(base, folder, engine, batch):
         same = torch.full((*inputs["input_ids"].shape[:2], 6), 7)  # equal sentences: they differ by dropout alone
         equal = inputs | {"input_ids": same, "attention_mask": torch.ones_like(same)}
         loss, pairs = compute(model, equal, return_outputs=True)
-        both = torch.stack([pairs.anchors[0], pairs.candidates[pairs.targets[0]]])  # the two views of one sentence
-        seen["masks"].append(both.detach().float().sum(-1).tolist())
+        views = pairs.anchors[0], pairs.candidates[pairs.targets[0]]
+        seen["masks"].append([view.detach().float().sum().item() for view in views])
         return loss
 
     trainer.loss.forward, trainer.compute_loss = watch, watch_inputs
