@@ -7,6 +7,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run in two processes
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read at import; clients of the fake Hub are processes of their own
 
 import pytest
 
