@@ -3,13 +3,30 @@
 import gc
 import os
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run in two processes
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read at import; clients of the fake Hub are processes of their own
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+# Modules whose tests share a server or a folder that takes long to make, and build on each other.
+TOGETHER = {"test_fake_hub.py", "test_hub_jobs.py", "test_inspect.py", "test_publish.py"}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Each process takes the next test when it is free, or all of a module of TOGETHER."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduler(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            module = nodeid.split("::")[0]
+            return module if Path(module).name in TOGETHER else nodeid
+
+    return Scheduler(config, log)
 
 
 def pytest_collection_finish() -> None:

@@ -15,7 +15,6 @@ from hf_focalcse.evaluation import STS_TASKS, Results
 from hf_focalcse.evaluation.rerank_sets import HUB_ID, REVISION
 from hf_focalcse.runs.record import RunRecord
 
-pytestmark = pytest.mark.xdist_group("hub_jobs")  # one server or folder for all of its tests
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -51,16 +50,30 @@ def hub(tmp_path_factory):
         yield hub
 
 
-def run(hub: FakeHub, work: Path, script: str, *argv: str) -> subprocess.CompletedProcess:
+COMMANDS = """
+import json, sys
+from hf_focalcse.cli import main as cli
+for command, line in json.loads(sys.argv[1]):
+    try:
+        cli.run(command, line.split())
+    except SystemExit as end:
+        print("exit code", end.code, file=sys.stderr)
+"""
+
+
+def run(hub: FakeHub, work: Path, *lines: tuple[str, str]) -> subprocess.CompletedProcess:
+    """Commands one after the other in a process of their own: the client reads once where the Hub is."""
     environment = hub.environment(work / "home") | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(ROOT / script), *argv]
+    command = [sys.executable, "-c", COMMANDS, json.dumps(lines)]
     return subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def test_a_recipe_trains_from_the_hub_and_is_judged_from_the_hub(hub, tmp_path):
     small = "--model_name_or_path org/tiny --per_device_train_batch_size 8 --max_steps 2 --output_dir out --use_cpu"
-    end = run(hub, tmp_path, "run_unsup.py", "--recipe", "bert-base", *small.split())
-    assert end.returncode == 0, end.stderr
+    end = run(hub, tmp_path, ("train", f"--recipe bert-base {small}"),
+              ("eval", "--model_name_or_path out --tasks STS16 STSBenchmark"),
+              ("eval", "--model_name_or_path org/tiny --pooler mean --tasks STS16"))  # fmt: skip
+    assert end.returncode == 0 and "exit code" not in end.stderr, end.stderr
     record = RunRecord.load(tmp_path / "out")
     assert record.recipe == "bert-base" and record.loss["temperature"] == 0.07
     assert record.model["base_model"] == "org/tiny"
@@ -69,22 +82,18 @@ def test_a_recipe_trains_from_the_hub_and_is_judged_from_the_hub(hub, tmp_path):
     card = (tmp_path / "out/README.md").read_text()
     assert "base_model: org/tiny" in card
 
-    end = run(hub, tmp_path, "run_eval.py", *"--model_name_or_path out --tasks STS16 STSBenchmark".split())
-    assert end.returncode == 0, end.stderr
     results = Results.read(tmp_path / "out/results.json")
     assert {"STS16/test/all/spearman", "STSBenchmark/test/all/spearman"} <= set(results.scores)
     assert results.scores["STSBenchmark/dev/all/spearman"] == record.final["STSBenchmark/dev/all/spearman"]  # kept
     assert results.metadata["data"]["STS16/test"]["revision"] == STS_TASKS["STS16"].revision
 
-    end = run(hub, tmp_path, "run_eval.py", *"--model_name_or_path org/tiny --pooler mean --tasks STS16".split())
-    assert end.returncode == 0, end.stderr
     assert (tmp_path / "results/org--tiny-mean/results.json").exists()
 
 
 def test_reranking_from_the_hub_beside_an_sts_set(hub, tmp_path):
     line = "--model_name_or_path org/tiny --pooler mean --tasks rerank STS16 --output_dir out"
-    end = run(hub, tmp_path, "run_eval.py", *line.split())
-    assert end.returncode == 0, end.stderr
+    end = run(hub, tmp_path, ("eval", line))
+    assert end.returncode == 0 and "exit code" not in end.stderr, end.stderr
     results = Results.read(tmp_path / "out/results.json")
     assert {"STS16/test/all/spearman", "AskUbuntuDupQuestions/test/map_sbert"} <= set(results.scores)
     of = results.metadata["data"]["AskUbuntuDupQuestions/test"]
@@ -107,22 +116,10 @@ MISSING = [  # command, its flags, what the error names
     ),
     ("eval", "--model_name_or_path org/tiny --pooler mean --tasks STS12", "mteb/sts12-sts"),
 ]
-COMMANDS = """
-import json, sys
-from hf_focalcse.cli import main as cli
-for command, line, _ in json.loads(sys.argv[1]):
-    try:
-        cli.run(command, line.split())
-    except SystemExit as end:
-        print("exit code", end.code, file=sys.stderr)
-"""
 
 
 def test_what_the_hub_does_not_have_is_named(hub, tmp_path):
-    """One process for all: what takes time is its start, and the client reads once where the Hub is."""
-    environment = hub.environment(tmp_path / "home") | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", COMMANDS, json.dumps(MISSING)]
-    end = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    end = run(hub, tmp_path, *(line for *line, _ in MISSING))
     said = [line for line in end.stderr.splitlines() if line.startswith(("error: ", "exit code "))]
     assert said[1::2] == ["exit code 2"] * len(MISSING) and len(said) == 2 * len(MISSING), end.stderr
     for error, (_, _, message) in zip(said[::2], MISSING, strict=True):

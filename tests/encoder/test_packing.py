@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -232,22 +229,19 @@ def test_a_compiled_encoder_is_not_cut(tmp_path):
         FocalCSETrainer(model, args, build_loss("focal"), [{"text": "a"}] * 64)
 
 
-def test_a_launcher_that_compiles_is_as_the_flag(tmp_path):
+def described(base, folder):
+    args = FocalCSETrainingArguments(str(folder), use_cpu=True, eval_strategy="no", load_best_model_at_end=False)
+    model = load_model(base, "cls")
+    trainer = FocalCSETrainer(model, args, build_loss("focal"), [{"text": "a"}] * 64)
+    return model.compiling, model.packs, trainer.describe_step()
+
+
+def test_a_launcher_that_compiles_is_as_the_flag(ranks, tmp_path):
     """``accelerate launch --dynamo_backend`` says it by the environment; hooks do not reach into what it compiles."""
-    code = f"""
-import sys; sys.path.insert(0, {str(ROOT)!r})
-from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss, load_model
-args = FocalCSETrainingArguments({str(tmp_path / "run")!r}, use_cpu=True, eval_strategy="no",
-                                 load_best_model_at_end=False)
-model = load_model({str(save_tiny(tmp_path / "base"))!r}, "cls")
-trainer = FocalCSETrainer(model, args, build_loss("focal"), [{{"text": "a"}}] * 64)
-print(model.compiling, model.packs, trainer.describe_step())
-"""
-    for backend, expected in (("EAGER", "True False"), ("NO", "False True")):
-        environment = os.environ | {"ACCELERATE_DYNAMO_BACKEND": backend}
-        said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-        assert f"{expected} " in said.stdout, said.stderr
-        assert ("; compiled" in said.stdout) == (backend == "EAGER")
+    base = str(save_tiny(tmp_path / "base"))
+    for backend, expected in (("EAGER", (True, False)), ("NO", (False, True))):
+        ((*found, said),) = ranks(1, described, base, tmp_path / "run", env={"ACCELERATE_DYNAMO_BACKEND": backend})
+        assert tuple(found) == expected and ("; compiled" in said) == (backend == "EAGER")
 
 
 def test_a_compiled_encoder_that_is_not_said_to_be_one_stops(tmp_path, monkeypatch):

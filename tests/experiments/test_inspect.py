@@ -19,7 +19,6 @@ from hf_focalcse.experiments.pushes import gradient_weights, share_gain
 from hf_focalcse.losses import build_loss
 from hf_focalcse.losses.base import Pairs
 
-pytestmark = pytest.mark.xdist_group("inspect")  # one server or folder for all of its tests
 KEYS = {"kind", "batch", "lines", "texts", "cosine", "weight_infonce", "weight_focal", "ratio", "share_gain",
         "reference_cosine", "negative"}  # fmt: skip
 

@@ -78,7 +78,12 @@ def test_a_pooler_that_sentence_transformers_lacks(tmp_path, pooler):
     with pytest.raises(UserError, match=f"cannot express pooler {pooler}; --no_sentence_transformers"):
         export_model(out)
     assert not (out / "hub").exists()
-    folder, found = export_model(out, sentence_transformers=False)
+
+
+def test_what_sentence_transformers_lacks_is_exported_without_it(tmp_path):
+    folder, found = export_model(
+        checkpoint(tmp_path, pooler="avg_top2", projection="none"), sentence_transformers=False
+    )
     assert set(found) == {"transformers"} and not (folder / "modules.json").exists()
 
 

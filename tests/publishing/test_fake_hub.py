@@ -10,7 +10,6 @@ import pytest
 from fake_hub import FakeHub, File, Hub, Refusal, Request, answer, front_matter
 from patience import PATIENCE
 
-pytestmark = pytest.mark.xdist_group("fake_hub")  # one server or folder for all of its tests
 ROOT = Path(__file__).resolve().parents[2]
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 SENTENCES = ["A first sentence.", 'With "quotes", commas.', "NA", "The last one."]

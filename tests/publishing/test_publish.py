@@ -23,7 +23,6 @@ from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.evaluation import STS_TASKS, Results
 from hf_focalcse.publishing.usage import EXAMPLES
 
-pytestmark = pytest.mark.xdist_group("publish")  # one server or folder for all of its tests
 ROOT = Path(__file__).resolve().parents[2]
 REPO = "org/focal-bert-base"
 STRANGER = f"""
