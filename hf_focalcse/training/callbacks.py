@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from transformers import TrainerCallback
+from transformers.trainer_utils import IntervalStrategy
 
 from ..errors import Stopped, UserError
 from ..evaluation.metrics import alignment, uniformity
@@ -48,9 +49,13 @@ class StartOfTraining(TrainerCallback):
         trainer.restore_objective()
         trainer.scorer.cost.restart()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         self.trainer.objective.after_step(self.trainer.encoder)
         self.trainer.scorer.cost.begin(state.global_step)
+        # The last step is scored however few steps there are; older transformers do so only every eval_steps.
+        if state.global_step >= state.max_steps and args.eval_strategy == IntervalStrategy.STEPS:
+            control.should_evaluate = control.should_evaluate or args.eval_delay <= state.global_step
+        return control
 
 
 # ---- stop signals
