@@ -68,7 +68,7 @@ def make_writable(folder: Path, flag: str) -> None:
     """Make a folder and see that files can be written there.
 
     Raises:
-        UserError: they cannot.
+        UserError: the folder cannot be made, or takes no files.
     """
     probe = folder / f".write-test-{os.getpid()}"
     try:

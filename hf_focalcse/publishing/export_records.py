@@ -50,7 +50,7 @@ def check_records(model: Any, checkpoint: Path) -> None:
     """Check that run.json and results.json, where there are any, belong to the weights beside them.
 
     Raises:
-        UserError: they do not.
+        UserError: one of them was written for other weights, or with another pooling.
     """
     trained = weights_sha256(checkpoint)
     if (checkpoint / RUN_FILE).exists():
