@@ -9,6 +9,7 @@ from accelerate.utils import broadcast_object_list
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.serialization import register_package
 from transformers import Trainer
 from transformers.utils import logging
 
@@ -23,6 +24,10 @@ logger = logging.get_logger(__name__)
 
 WRITE_ERRORS = ("inline_container", "PytorchStreamWriter", "basic_ios::clear")  # torch.save's on a full disk
 OBJECTIVE_FILE = "objective-{}.safetensors"  # of a rank
+
+# Trainer maps the optimizer's state to its own device, which among several processes without a GPU is "cpu:0". torch
+# restores only to "cpu" (transformers before 5.18 asks for the other all the same).
+register_package(11, lambda storage: None, lambda storage, place: storage if place.startswith("cpu:") else None)
 
 
 class KeepingTrainer(Trainer):

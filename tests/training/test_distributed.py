@@ -111,7 +111,7 @@ CELLS = [  # ranks, chunk, accumulation, names of losses
     (2, None, 1, ["focal", "dclr"]),
     (2, 3, 1, ["focal"]),
     (2, None, 2, ["focal"]),
-    (4, 3, 2, ["focal", "dclr"]),
+    (4, 3, 2, ["focal"]),
 ]
 
 

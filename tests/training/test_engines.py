@@ -1,5 +1,7 @@
 """What runs is what was asked for: the silent failures of launchers and engines are refused with what works."""
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -166,10 +168,18 @@ def test_another_engine_than_asked_for_is_refused(ranks, base, tmp_path, kind):
 # ---- 8: half precision without a GPU is said loudly (tests/test_cli.py runs the published command lines)
 
 
-def test_fp16_of_the_launcher_is_said_as_loudly(work):
-    end = launch(work, [*ACCELERATE, "--mixed_precision", "fp16"])
-    assert end.returncode == 0, end.stderr
-    assert "WARNING: --fp16 was asked for, but there is no GPU" in end.stdout
+def half_precision(folder):
+    os.chdir(folder)
+    os.environ["ACCELERATE_MIXED_PRECISION"] = "fp16"  # what `accelerate launch --mixed_precision fp16` leaves
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        cli.run("train", [*LINE, "--use_cpu"], script="run_unsup.py")
+    return said.getvalue()
+
+
+def test_fp16_of_the_launcher_is_said_as_loudly(ranks, work):
+    (said,) = ranks(1, half_precision, work)
+    assert "WARNING: --fp16 was asked for, but there is no GPU" in said
     assert any("float32 on the CPU" in note for note in json.loads((work / "out/run.json").read_text())["notes"])
 
 
@@ -219,13 +229,13 @@ def test_deepspeed_by_the_shipped_config(work):
 
 def quickstart(folder, batch):
     os.chdir(folder)
-    flags = f"--max_steps 6 --eval_steps 6 --per_device_train_batch_size {batch} --output_dir out{batch} --use_cpu"
+    flags = f"--max_steps 3 --eval_steps 3 --per_device_train_batch_size {batch} --output_dir out{batch} --use_cpu"
     cli.run("train", flags.split(), script="run_unsup.py")
 
 
 @pytest.mark.slow
 def test_quickstart_on_two_processes_ends_where_one_process_does(ranks, tmp_path):
-    """The same global batch: 2 x 24 against 48, six steps, the scores of the saved encoders."""
+    """The same global batch: 2 x 24 against 48, three steps, the scores of the saved encoders."""
     scores = []
     for world, batch in ((2, 24), (1, 48)):
         ranks(world, quickstart, tmp_path, batch)

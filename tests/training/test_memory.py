@@ -50,7 +50,7 @@ def measured(folder, batch, chunk_size, bf16=False):
             ("MiniLM", 32, None, False),
             ("MiniLM", 32, 8, False),
         ],
-        ("MiniLM", 64, None, True),
+        ("MiniLM", 32, None, True),
     ],
 )
 def test_the_estimate_is_near_the_peak(tmp_path, encoder, batch, chunk_size, bf16):
