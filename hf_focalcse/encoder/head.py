@@ -41,6 +41,7 @@ from .hooks import only_tokens, zeroed
 from .packing import ATTENTION, Packed
 from .poolers import POOLERS, resolve_pooler
 from .projection import Projection
+from .recorded import Pooling, take_recorded
 from .tokenizer import load_tokenizer
 
 logger = logging.get_logger(__name__)
@@ -48,7 +49,6 @@ HEAD_FILE = "focal_head.safetensors"
 PROJECTION_USES = ("training", "always", "none")
 NOTHING_DRAWN = Drawn()
 ROWS_PER_CHUNK = 64  # rows of similar length that go through the encoder together where no chunk size is given
-
 
 if TYPE_CHECKING:
     _Base = PreTrainedModel
@@ -78,6 +78,8 @@ class FocalCLMixin(_Base):
             set_attention(config, ATTENTION)  # sdpa, except for packed sentences
         record = getattr(config, "focal_cl", None) or {}
         self.pooling_is_said = bool(record)
+        self.published: Pooling | None = None  # as the checkpoint records, whatever is chosen here
+        self.projection_is_random = False  # whether its weights are those that it was drawn with
         self.chunk_size: int | None = None
         self.packing = True  # whether sentences are packed where that is possible, see `packs`
         self.recomputing = False  # whether backward is going to run layers again
@@ -134,6 +136,7 @@ class FocalCLMixin(_Base):
         linear = self.projection_linear
         nn.init.normal_(linear.weight, std=getattr(self.config, "initializer_range", 0.02), generator=generator)
         nn.init.zeros_(linear.bias)
+        self.projection_is_random = True
 
     def dropout_rates(self) -> dict[str, float]:
         """The dropout rates of the encoder by their names in its config."""
@@ -351,6 +354,7 @@ class FocalCLMixin(_Base):
         hub = {key: kwargs[key] for key in ("revision", "cache_dir", "token", "subfolder") if key in kwargs}
         if pretrained_model_name_or_path is not None:
             model.load_head(pretrained_model_name_or_path, **hub)
+            take_recorded(model, str(pretrained_model_name_or_path), **hub)
         model.set_pooling(model.pooler_name, model.projection_use)  # loading made the parameters anew
         if not model.pooling_is_said:
             logger.warning(
