@@ -37,6 +37,7 @@ from .hooks import only_tokens, zeroed
 from .packing import ATTENTION, Packed
 from .poolers import POOLERS, resolve_pooler
 from .projection import Projection
+from .recorded import Pooling, take_recorded
 
 logger = logging.get_logger(__name__)
 HEAD_FILE = "focal_head.safetensors"
@@ -67,6 +68,8 @@ class FocalCLMixin(EncodingMixin):
             set_attention(config, ATTENTION)  # sdpa, except for packed sentences
         record = getattr(config, "focal_cl", None) or {}
         self.pooling_is_said = bool(record)
+        self.published: Pooling | None = None  # as the checkpoint records, whatever is chosen here
+        self.projection_is_random = False  # whether its weights are those that it was drawn with
         self.chunk_size: int | None = None
         self.packing = True  # whether sentences are packed where that is possible, see `packs`
         self.recomputing = False  # whether backward is going to run layers again
@@ -124,6 +127,7 @@ class FocalCLMixin(EncodingMixin):
         linear = self.projection_linear
         nn.init.normal_(linear.weight, std=getattr(self.config, "initializer_range", 0.02), generator=generator)
         nn.init.zeros_(linear.bias)
+        self.projection_is_random = True
 
     def dropout_rates(self) -> dict[str, float]:
         """The dropout rates of the encoder by their names in its config."""
@@ -327,6 +331,7 @@ class FocalCLMixin(EncodingMixin):
         hub = {key: kwargs[key] for key in ("revision", "cache_dir", "token", "subfolder") if key in kwargs}
         if pretrained_model_name_or_path is not None:
             model.load_head(pretrained_model_name_or_path, **hub)
+            take_recorded(model, str(pretrained_model_name_or_path), **hub)
         model.set_pooling(model.pooler_name, model.projection_use)  # loading made the parameters anew
         if not model.pooling_is_said:
             logger.warning(
