@@ -630,35 +630,37 @@ def test_a_signal_a_failure_and_an_evaluation(material, begin, monkeypatch):
     assert states.state_of(run, runs / "whole", both) == states.TRAINED
 
 
+def evaluated_once(folder, grid, key, source):
+    """Another sweep finds nothing to do, and the scores are those of the file that was asked for."""
+    assert counted(folder, "end", "eval") == {"seed1": 1}
+    found = read_grid(str(grid))
+    assert states.state_of(found.runs[0], folder / "seed1", found) == states.FINISHED
+    results = json.loads((folder / "seed1/results.json").read_text())
+    assert key in results and results["metadata"]["data"][key[: -len("/all/spearman")]]["source"].endswith(source)
+
+
 @pytest.mark.slow
-def test_pairs_of_the_quickstart_and_a_test_file_called_as_the_dev_file(material, begin, monkeypatch):
+def test_pairs_of_the_quickstart(material, begin, monkeypatch):
+    monkeypatch.chdir(material)
+    pairs = {"eval_file": "quickstart"}
+    grid = write(material, {"seed": [1]}, "quick", pairs, evaluate=pairs)
+    process = begin(material, grid, "--runs", "quick")
+    said, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0 and "1 of 1 runs are finished" in said, said
+    evaluated_once(material / "quick", grid, "quickstart_pairs/file/all/spearman", "quickstart_pairs.tsv")
+
+
+@pytest.mark.slow
+def test_a_run_by_accelerate_on_two_processes_and_a_test_file_called_as_the_dev_file(material, begin, monkeypatch):
     monkeypatch.chdir(material)
     write_sets(material)
-    for name, base, evaluate, key in (
-        ("quick", {"eval_file": "quickstart"}, {"eval_file": "quickstart"}, "quickstart_pairs/file/all/spearman"),
-        ("same", {}, {"eval_file": "test/pairs.tsv"}, "pairs/file/all/spearman"),
-    ):
-        grid = write(material, {"seed": [1]}, name, base, evaluate=evaluate)
-        process = begin(material, grid, "--runs", name)
-        said, _ = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 0 and "1 of 1 runs are finished" in said, said
-        assert counted(material / name, "end", "eval") == {"seed1": 1}
-        found = read_grid(str(grid))  # and another sweep finds nothing to do
-        assert states.state_of(found.runs[0], material / name / "seed1", found) == states.FINISHED
-        results = json.loads((material / name / "seed1/results.json").read_text())
-        assert key in results and results["metadata"]["data"][key[: -len("/all/spearman")]]["source"].endswith(
-            evaluate["eval_file"].replace("quickstart", "quickstart_pairs.tsv")
-        )
-
-
-@pytest.mark.slow
-def test_a_run_by_accelerate_on_two_processes(material, begin):
-    grid = write(material, {"seed": [1]}, "two", {"use_cpu": "false"})
+    grid = write(material, {"seed": [1]}, "two", {"use_cpu": "false"}, evaluate={"eval_file": "test/pairs.tsv"})
     launch = f"accelerate launch --config_file {ROOT}/accelerate_configs/cpu_2.yaml --main_process_port 0"
     process = begin(material, grid, "--runs", "two", "--launch", launch)
     said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, said
     assert RunRecord.load(material / "two/seed1").world_size == 2
+    evaluated_once(material / "two", grid, "pairs/file/all/spearman", "test/pairs.tsv")
 
 
 def test_a_run_is_locked_as_long_as_anybody_works_on_it(tmp_path):

@@ -46,7 +46,6 @@ def measured(folder, batch, chunk_size, bf16=False):
     [
         *[
             ("tiny", 512, None, False),
-            ("MiniLM", 64, 16, False),
             ("MiniLM", 32, None, False),
             ("MiniLM", 32, 8, False),
         ],
