@@ -10,9 +10,10 @@ from ..compat import find_file
 from ..data.sentences import read_sentences
 from ..encoder.devices import choose_device
 from ..encoder.loading import load_model, require_projection
+from ..encoder.packaged import Place
 from ..encoder.poolers import explicit_projection
 from ..errors import UserError
-from ..evaluation import Results, evaluate_sts, load_rerank, load_tasks, read_pairs
+from ..evaluation import Results, evaluate_sts, load_rerank, load_tasks, read_tasks
 from ..evaluation.identity import as_encoder
 from ..evaluation.summary import summarise
 from ..evaluation.whitening import Remembering, WhitenedEncoder, Whitening
@@ -35,14 +36,16 @@ TARGET = "target"  # as the value of --whiten: the texts that are scored
 
 def run(args: Evaluation) -> None:
     """An encoder -> its scores as a table and in results.json; a model card beside it is written again."""
-    path = quickstart.resolve_model(args.model_name_or_path)[0] if args.word_vectors is None else args.word_vectors
+    place = (
+        quickstart.resolve_model(args.model_name_or_path, args.model_revision) if args.word_vectors is None else None
+    )
     if args.push_to_hub and args.hub_model_id is None and Path(str(args.model_name_or_path)).exists():
         raise UserError("--push_to_hub needs --hub_model_id org/name where the model is a folder")
     compared = read_comparisons(args.compare or [])
     device = choose_device(args.device)
     tasks = choose_tasks(args)
     encoder, identity = (
-        open_encoder(args, path, device) if args.word_vectors is None else open_word_vectors(path, tasks)
+        open_encoder(args, place, device) if place else open_word_vectors(str(args.word_vectors), tasks)
     )
     folder = results_folder(args, identity["pooler"])
     make_writable(folder, "--output_dir")
@@ -103,12 +106,12 @@ def read_comparisons(given: list[str]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def open_encoder(args: Evaluation, path: str, device: Any) -> tuple[Any, dict[str, Any]]:
-    """The encoder at ``path`` (what ``--model_name_or_path`` stands for) on its device, and its identity."""
-    model = load_model(path, args.pooler, None if args.pooler is None else explicit_projection(args.pooler),
-                       revision=args.model_revision)  # fmt: skip
+def open_encoder(args: Evaluation, place: Place, device: Any) -> tuple[Any, dict[str, Any]]:
+    """The encoder at ``place`` (what ``--model_name_or_path`` stands for) on its device, and its identity."""
+    model = load_model(place.path, args.pooler, None if args.pooler is None else explicit_projection(args.pooler),
+                       revision=place.revision)  # fmt: skip
     require_projection(model, str(args.model_name_or_path))
-    weights = weights_file(path, args.model_revision)
+    weights = weights_file(place.path, place.revision)
     sha256 = file_sha256(weights) if weights else None
     name = str(args.model_name_or_path)
     return as_encoder(model.to(device), args.batch_size, name, sha256, args.max_seq_length, args.bf16)
@@ -156,7 +159,7 @@ def choose_tasks(args: Evaluation) -> list[Any]:
         queries = load_rerank(args.rerank_file, args.rerank_split, args.rerank_scorer)
         return [*(load_tasks(names, args.sts_dir) if names else []), *queries]
     if args.eval_file:
-        return [read_pairs(quickstart.resolve_pairs(args.eval_file))]
+        return read_tasks(args.eval_file)
     return load_tasks(args.sets(), args.sts_dir)
 
 

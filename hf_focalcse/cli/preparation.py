@@ -19,7 +19,7 @@ from ..encoder.augment import build_augmentations
 from ..encoder.head import HEAD_FILE
 from ..encoder.loading import load_model, require_projection
 from ..errors import UserError
-from ..evaluation import load_tasks, read_pairs
+from ..evaluation import load_tasks, read_tasks
 from ..losses import ContrastiveLoss
 from ..options.training import Reference
 from ..parsing.settings import Settings
@@ -99,13 +99,13 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
         UserError: it cannot be loaded, or --reinit_projection is given for a pooler without a projection.
     """
     chosen = settings.model
-    path, base = quickstart.resolve_model(chosen.model_name_or_path)
+    place = quickstart.resolve_model(chosen.model_name_or_path, chosen.model_revision)
     projection = None
     if chosen.mlp_only_train is not None:
         projection = "training" if chosen.mlp_only_train else "always"
     set_seed(settings.training.seed)
     with whole_model():
-        model = load_model(path, chosen.pooler or "cls", projection, chosen.dropout, chosen.model_revision)
+        model = load_model(place.path, chosen.pooler or "cls", projection, chosen.dropout, place.revision)
     recorded = model.config.focal_cl
     trained_here = "loss" in recorded
     reset = not trained_here if chosen.reinit_projection is None else chosen.reinit_projection
@@ -118,7 +118,7 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
     model.config.focal_cl = recorded | {
         "loss": loss.name,
         **{k: v for k, v in loss.config.items() if k != "name"},
-        "base_model": base or recorded.get("base_model"),
+        "base_model": place.base or recorded.get("base_model"),
         "max_seq_length": settings.data.max_seq_length,
     }
     return model
@@ -142,10 +142,10 @@ def prepare_reference(settings: Settings) -> Any:
     chosen = settings.reference
     if chosen.reference_model is None:
         return None
-    path, _ = quickstart.resolve_model(chosen.reference_model)
+    place = quickstart.resolve_model(chosen.reference_model, chosen.reference_revision)
     try:
         with whole_model():
-            model = load_model(path, chosen.reference_pooler, revision=chosen.reference_revision)
+            model = load_model(place.path, chosen.reference_pooler, revision=place.revision)
         require_projection(model, chosen.reference_model)
     except UserError as error:
         raise UserError(f"--reference_model: {str(error).replace('--pooler', '--reference_pooler')}") from error
@@ -191,7 +191,7 @@ def prepare_dev(settings: Settings, say: Callable[[object], None]) -> tuple[list
     if args.eval_strategy == "no":
         return [], settings
     if dev.eval_file:
-        return [read_pairs(quickstart.resolve_pairs(dev.eval_file))], settings
+        return read_tasks(dev.eval_file), settings
     try:
         folder = dev.sts_dir or (str(SENTEVAL) if SENTEVAL.is_dir() else None)
         return load_tasks(["STSBenchmark/dev"], folder), settings

@@ -13,6 +13,7 @@ from transformers.utils import logging
 
 from ..errors import UserError, first_line
 from .auto import MODELS, AutoModelForFocalCL
+from .packaged import resolve_model
 from .poolers import POOLERS
 from .recorded import read_pooling
 from .tokenizer import load_tokenizer
@@ -39,6 +40,8 @@ def load_model(
         UserError: no such folder or repository, a type of encoder without a head here, no safetensors, missing
             weights, or nothing says how the encoder pools.
     """
+    place = resolve_model(name_or_path, revision)
+    name_or_path, revision = place.path, place.revision
     folder = require_folder(name_or_path)
     if revision is not None and folder.is_dir():
         raise UserError(
@@ -47,7 +50,8 @@ def load_model(
     if folder.is_dir():
         name_or_path = str(folder)
     hub = {"revision": revision} if revision else {}
-    config = load_config(name_or_path, folder.is_dir(), **hub)
+    with place.explaining():
+        config = load_config(name_or_path, folder.is_dir(), **hub)
     if dropout is not None:
         set_dropout(config, dropout)
     recorded = read_pooling(config, name_or_path, **hub)

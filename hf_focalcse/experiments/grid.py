@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import quickstart
 from ..errors import UserError, suggest
-from ..evaluation import STS_TASKS, load_tasks, read_pairs
+from ..evaluation import STS_TASKS, load_tasks, read_tasks
 from ..evaluation.tasks import find_sets, open_source
 from ..options.evaluation import Evaluation
 from ..options.tables import grid_evaluation, replaces, set_by_sweep
@@ -182,8 +182,7 @@ def check_evaluation(args: Evaluation) -> None:
         if task.partition("/")[0] not in {*STS_TASKS, *(row.title for row in STS_TASKS.values())}:
             raise UserError(f"there is no task {task!r}{suggest(task, STS_TASKS)}; allowed: {', '.join(STS_TASKS)}")
     if args.eval_file:
-        if args.eval_file != quickstart.NAME:
-            read_pairs(args.eval_file)
+        read_tasks(args.eval_file)
     elif args.sts_dir:
         load_tasks(args.sets(), args.sts_dir)
     else:
