@@ -31,8 +31,8 @@ def choose_prompt(
     if name not in prompts:
         there = ", ".join(map(repr, prompts)) or "none"
         raise UserError(
-            f"there is no prompt called {name!r}; it has {there}{suggest(name, prompts)}; give the text itself in place "
-            "of its name, in prompt"
+            f"there is no prompt called {name!r}; it has {there}{suggest(name, prompts)}; give the text itself "
+            "(prompt) in place of its name"
         )
     return prompts[name]
 
