@@ -19,8 +19,7 @@ _AUTO, _MAPPING = auto_class_parts()
 def make_class(family: Family) -> type[FocalCLMixin]:
     """The class that trains encoders of a family."""
     kind = FocalCLMixin if family.projection else SideHead
-    stem = family.name.removesuffix("Text") if family.name.startswith("Gemma") else family.name
-    base = getattr(transformers, f"{stem}PreTrainedModel")
+    base = getattr(transformers, f"{family.base or family.name}PreTrainedModel")
     encoder = getattr(transformers, f"{family.name}{family.encoder}")
     document = f"A `transformers.{encoder.__name__}` that is trained to embed sentences, see `FocalCLMixin`."
     content = {"__module__": __name__, "__doc__": document, "family": family, "encoder_class": encoder}

@@ -24,6 +24,7 @@ from .batches import batches_by_length
 from .devices import choose_device
 from .poolers import JOINED
 from .prompts import choose_prompt, prompt_tokens
+from .recorded import PLAIN
 from .similarity import SIMILARITIES, as_rows, as_tensor, resolve_similarity
 from .source import Source
 from .tail import dimensions_after
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
+NO_PROMPTS = {"query": "", "document": ""}  # of every model of sentence-transformers
 TRAINED_LENGTH = 512  # tokens, of encoders that read any number: T5
 INPUTS = ("sentences", "texts")  # what the first argument is called in older versions of that library, and in 0.1 here
 KNOWN = ("inputs prompt_name prompt batch_size show_progress_bar output_value precision convert_to_numpy "
@@ -120,11 +122,28 @@ class EncodingMixin(_Base):
 
     def take_record(self, record: Mapping[str, Any]) -> None:
         """Embed as ``focal_cl`` of a config says, apart from the pooler; what it leaves out is plain."""
-        self.prompts = {"query": "", "document": ""} | record.get("prompts", {})  # as sentence-transformers has them
+        self.prompts = NO_PROMPTS | record.get("prompts", {})
         self.default_prompt_name = record.get("default_prompt_name")
         self.truncate_dim = record.get("truncate_dim")
         self.include_prompt = record.get("include_prompt", True)
         self.similarity_fn_name = record.get("similarity", "cosine")
+
+    def keep_record(self) -> None:
+        """Write what `take_record` reads into the config, as it is now."""
+        now = {
+            "prompts": self.own_prompts(),
+            "default_prompt_name": self.default_prompt_name,
+            "truncate_dim": self.truncate_dim,
+            "include_prompt": self.include_prompt,
+            "similarity": self.similarity_fn_name,
+        }
+        kept = {key: value for key, value in self.config.focal_cl.items() if key not in now}
+        self.config.focal_cl = kept | {key: value for key, value in now.items() if value != PLAIN[key]}
+
+    def own_prompts(self) -> dict[str, str]:
+        """The prompts that were read or set, without those that sentence-transformers adds to every model."""
+        recorded: dict[str, str] = self.config.focal_cl.get("prompts", {})
+        return recorded if self.prompts == NO_PROMPTS | recorded else dict(self.prompts)
 
     @property
     def prompt(self) -> str:

@@ -29,7 +29,9 @@ class Family:
             sentences can be packed without padding.
         after_padding: whether positions count from the one behind the padding index, and not from 0.
         pooler: how a checkpoint pools that says nothing about it.
-        encoder: the end of its class's name. arguments: what its forward pass is given besides ids and mask.
+        base: the name in its PreTrainedModel, where that is another. encoder: the end of its class's name.
+        auto: the class of transformers that reads a plain encoder of it.
+        arguments: what its forward pass is given besides ids and mask.
     """
 
     name: str
@@ -41,8 +43,10 @@ class Family:
     packable: bool = False
     after_padding: bool = False
     pooler: str = "cls"
+    base: str = ""
     encoder: str = "Model"
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    auto: str = "AutoModel"
 
     @property
     def class_name(self) -> str:
@@ -50,6 +54,11 @@ class Family:
         return f"{self.name}ForFocalCL"
 
 
+# Where sentence-transformers has kept lengths and lower-casing.
+TRANSFORMER_FILES = tuple(
+    f"sentence_{family}_config.json"
+    for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
 DECODER: dict[str, Any] = {  # of the kind of Llama: attention has the only dropout, and keeps nothing for later tokens
     "dropout": ("attention_dropout",),
     "embeddings": ("embed_tokens",),
@@ -70,7 +79,7 @@ FAMILIES = (
         packable=True,
     ),
     Family("EuroBert", ("attention_dropout",), embeddings=("embed_tokens",), layers="layers", pooler="mean"),
-    Family("Gemma3Text", **(DECODER | {"pooler": "mean"})),
+    Family("Gemma3Text", **(DECODER | {"pooler": "mean", "base": "Gemma3"})),
     Family("ModernBert", ("attention_dropout", "embedding_dropout", "mlp_dropout")),
     Family("MPNet", projection="pooler.dense", after_padding=True),
     Family("NomicBert", pooler="mean"),
@@ -80,7 +89,13 @@ FAMILIES = (
         "Roberta", projection="pooler.dense", after_attention="attention.output", packable=True, after_padding=True
     ),
     Family(
-        "T5", ("dropout_rate",), embeddings=("shared",), layers="encoder.block", encoder="EncoderModel", pooler="mean"
+        "T5",
+        ("dropout_rate",),
+        embeddings=("encoder.embed_tokens",),
+        layers="encoder.block",
+        encoder="EncoderModel",
+        auto="AutoModelForTextEncoding",
+        pooler="mean",
     ),
     Family(
         "XLMRoberta", projection="pooler.dense", after_attention="attention.output", packable=True, after_padding=True

@@ -70,6 +70,7 @@ class FocalCLMixin(EncodingMixin):
             set_attention(config, ATTENTION)  # sdpa, except for packed sentences
         record = getattr(config, "focal_cl", None) or {}
         self.pooling_is_said = bool(record)
+        self.side_parts: set[str] = set()  # of SIDE_PARTS, those that a side file held
         self.published: Pooling | None = None  # as the checkpoint records, whatever is chosen here
         self.projection_is_random = False  # whether its weights are those that it was drawn with
         self.chunk_size: int | None = None
@@ -360,23 +361,23 @@ class FocalCLMixin(EncodingMixin):
 
     def load_head(self, folder: Any, **hub: Any) -> bool:
         """Read the side file of a folder or a Hub repository: a projection that the encoder has no place for, and what
-        follows pooling. Returns whether such a projection was there."""
-        parts = {name: part for name in SIDE_PARTS if (part := getattr(self, name, None))}
-        path = find_file(str(folder), HEAD_FILE, **hub) if any(part.state_dict() for part in parts.values()) else None
-        if path is None:
-            return False
-        state = load_file(path)
+        follows pooling. Returns whether such a projection was there; ``side_parts`` has the names of what was."""
+        parts = {name: part for name in SIDE_PARTS if (part := getattr(self, name, None)) and part.state_dict()}
+        path = find_file(str(folder), HEAD_FILE, **hub) if parts else None
+        state = {} if path is None else load_file(path)
         for name, part in parts.items():
             own = {k.removeprefix(f"{name}."): v for k, v in state.items() if k.startswith(f"{name}.")}
-            if own or part is self.tail:
+            if own:
                 part.load_state_dict(own)
-        return any(key.startswith("mlp.") for key in state)
+                self.side_parts.add(name)
+        return "mlp" in self.side_parts
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """As in transformers; what the plain encoder has no place for goes into a side file: see `load_head`."""
         # By default older transformers write the names of TensorFlow (LayerNorm.gamma, .beta), which Trainer, who
         # reads checkpoints non-strictly, would pass over; so the model's own names are asked for.
         kwargs.setdefault("save_original_format", False)
+        self.keep_record()
         state = kwargs.get("state_dict") or self.state_dict()  # read first: super() takes the head out of it
         start = tuple(f"{name}." for name in SIDE_PARTS if hasattr(self, name))
         head = {k: v.detach().cpu().contiguous() for k, v in state.items() if k.startswith(start)}

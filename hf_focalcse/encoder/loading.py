@@ -86,9 +86,8 @@ def load_model(
     if files.limit is not None:
         model.tokenizer.model_max_length = files.limit
     if not model.encoder_has_pooler:
-        projection_missing = not model.load_head(name, **source.hub)
-    for module, folder in zip(model.tail, files.folders, strict=False):
-        load_module(module, source, folder)
+        projection_missing = "mlp" not in model.side_parts
+    load_tail(model, source, files.folders if record is None else None)
     model.projection_is_random, model.published = projection_missing, recorded
     model.spec = describe(model, spec)
     return model
@@ -218,6 +217,29 @@ def set_dropout(config: PretrainedConfig, rate: float) -> None:
 
 
 # ---- what belongs to the encoder
+
+
+def load_tail(model: Any, source: Source, folders: list[str] | None) -> None:
+    """Read the weights of what follows pooling; folders: where they lie, None: of a checkpoint of this package, in its
+    side file or, of an export, in the folders that its modules.json names last.
+
+    Raises:
+        UserError: they are nowhere.
+    """
+    if not model.tail.state_dict():
+        return
+    if folders is None:
+        if "tail" in model.side_parts:
+            return
+        rows = source.read("modules.json") or []
+        folders = [str(row["path"]) for row in rows][-len(model.tail) :]
+    for module, folder in zip(model.tail, folders, strict=False):
+        load_module(module, source, folder)
+    if len(folders) < len(model.tail):
+        raise UserError(
+            f"checkpoint {source.name_or_path!r} lacks the weights of its layers after pooling (Dense, LayerNorm); "
+            "copy its side file or the folders of its modules from its source"
+        )
 
 
 def load_module(module: Any, source: Source, folder: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ..data.views import UNCUT, token_ids
 from ..errors import UserError, suggest
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def choose_prompt(
     if name not in prompts:
         there = ", ".join(map(repr, prompts)) or "none"
         raise UserError(
-            f"there is no prompt called {name!r}; it has {there}{suggest(name, prompts)}; give the text itself "
+            f"there is no prompt called {name!r}; it has {there}{suggest(str(name), prompts)}; give the text itself "
             "(prompt) in place of its name"
         )
     return prompts[name]
@@ -53,5 +54,5 @@ def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> int:
     As sentence-transformers counts them: those of the prompt alone, without a special token at its end."""
     if not prompt:
         return 0
-    ids = tokenizer(prompt)["input_ids"]
+    ids = token_ids(tokenizer, [prompt], UNCUT)[0]
     return len(ids) - (ids[-1] in tokenizer.all_special_ids)

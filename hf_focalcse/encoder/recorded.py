@@ -12,6 +12,17 @@ from .poolers import resolve_pooler
 from .sentence_files import read_sentence_files
 from .source import Source
 
+PLAIN: dict[str, Any] = {  # what `focal_cl` in a config says besides pooler and projection, with what it leaves out
+    "include_prompt": True,
+    "modules": [],
+    "prompts": {},
+    "default_prompt_name": None,
+    "similarity": "cosine",
+    "truncate_dim": None,
+    "lower_case": False,
+    "carried": {},
+}
+
 
 @dataclass(frozen=True)
 class Pooling:
@@ -45,7 +56,7 @@ def take_recorded(model: Any, name_or_path: str, **hub: Any) -> None:
             f"{name_or_path!r} does more with a text than its encoder and pooling, and only "
             "hf_focalcse.load_model reads that; load it with load_model"
         )
-    model.published = None if files.pooler is None else Pooling(files.pooler, "none", "modules.json")
+    model.published = None if files.pooler is None else Pooling(files.pooler, "none", files.source)
     if model.published is not None:
         model.pooler_name, model.projection_use = model.published.pooler, model.published.projection
         model.pooling_is_said = True

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import UserError
+from .families import TRANSFORMER_FILES
 from .poolers import JOINED, POOLERS
 from .source import PICKLE, Source, refuse_pickle
 from .tail import ACTIVATIONS, TORCH
@@ -30,8 +31,6 @@ OLDER_MODES = {  # the older schema: one flag a mode, concatenated in this order
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-TRANSFORMER_FILES = tuple(f"sentence_{family}_config.json" for family in FAMILIES)
 NO_LIMIT = 10**9  # a length from here on stands for none
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 PLAIN = {  # keys of the Transformer's file -> the values that change nothing
@@ -62,7 +61,8 @@ class SentenceFiles:
 
     Args:
         encoder_path: the folder of the encoder in the repository; "" for its root.
-        pooler: ours, see `POOLERS`; several joined by +. None: there is no modules.json.
+        pooler: ours, see `POOLERS`; several joined by +. None: there is no modules.json. source: the file that says
+            it.
         include_prompt: whether the tokens of a prompt are pooled.
         modules: what follows pooling, see `build_tail`; folders: where the weights of each lie.
         limit: tokens of a text, special ones included; None: the files say nothing.
@@ -74,6 +74,7 @@ class SentenceFiles:
 
     encoder_path: str = ""
     pooler: str | None = None
+    source: str = ""
     include_prompt: bool = True
     modules: list[dict[str, Any]] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
@@ -134,7 +135,8 @@ def read_modules(source: Source, rows: list[tuple[str, str]], found: SentenceFil
             f"here, only Transformer + Pooling, followed by {', '.join(rest)}, can be read; start from another encoder"
         )
     found.encoder_path = rows[0][1].strip("/")
-    modes = read_pooling(source, f"{rows[head - 1][1]}/config.json", found)
+    found.source = f"{rows[head - 1][1]}/config.json"
+    modes = read_pooling(source, found.source, found)
     found.pooler = JOINED.join(MODES[mode] for mode in modes)
     if head == 3:
         found.pooler = read_layers(source, rows[1][1], modes)

@@ -7,20 +7,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .adapters import Adapter
-from .recorded import Pooling, read_record
+from .recorded import PLAIN, Pooling, read_record
 from .sentence_files import SentenceFiles, read_sentence_files
 from .source import Source
-
-PLAIN: dict[str, Any] = {  # what `focal_cl` in a config says besides pooler and projection, with what it leaves out
-    "include_prompt": True,
-    "modules": [],
-    "prompts": {},
-    "default_prompt_name": None,
-    "similarity": "cosine",
-    "truncate_dim": None,
-    "lower_case": False,
-    "carried": {},
-}
 
 
 @dataclass
@@ -106,7 +95,7 @@ def read_spec(source: Source, record: Any) -> EncoderSpec:
     if record is None:
         spec.files = read_sentence_files(source)
         spec.projection = None if spec.files.pooler is None else "none"
-        spec.pooling_source = "modules.json"
+        spec.pooling_source = spec.files.source
         return spec
     pooling = read_record(record, source.name_or_path)
     said = {key: deepcopy(record.get(key, value)) for key, value in PLAIN.items()}

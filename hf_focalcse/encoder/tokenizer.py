@@ -9,6 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer, normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from ..data.views import UNCUT, ids_by_file, token_ids
 from ..errors import UserError, first_line
 from .source import Source
 
@@ -78,8 +79,7 @@ def disagreement(tokenizer: PreTrainedTokenizerBase, file: Path, lines: Sequence
     raw.no_truncation()
     if getattr(tokenizer, "lowers", False):
         raw.normalizer = lowering(raw.normalizer)
-    given = tokenizer(list(lines))["input_ids"]
-    wanted = [found.ids for found in raw.encode_batch(list(lines))]
+    given, wanted = token_ids(tokenizer, lines, UNCUT), ids_by_file(raw, lines)
     return next((line for line, one, other in zip(lines, given, wanted, strict=True) if one != other), None)
 
 
@@ -110,5 +110,5 @@ def lowering(normalizer: Any) -> Any:
 
 def end_is_marked(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Whether the last token of every text is a special one, which a pooler of last tokens counts on."""
-    ids = tokenizer("a")["input_ids"]
+    ids = token_ids(tokenizer, ["a"], UNCUT)[0]
     return bool(ids) and ids[-1] in tokenizer.all_special_ids

@@ -13,7 +13,6 @@ from typing import Any
 from safetensors import SafetensorError
 
 from ..encoder.loading import load_model, require_projection
-from ..encoder.poolers import POOLERS
 from ..errors import UserError
 from ..runs.record import RUN_FILE
 from .card import render
@@ -51,6 +50,7 @@ def export_model(
         raise UserError(f"there is no folder {checkpoint}; give the output folder of a training run")
     model = load_model(str(checkpoint)).float().eval()
     require_projection(model, str(checkpoint))
+    check_formats(model, sentence_transformers, onnx)
     check_libraries(model.pooler_name, sentence_transformers, onnx)
     check_records(model, checkpoint)
     with staged(folder) as stage:
@@ -95,14 +95,8 @@ def check_libraries(pooler: str, sentence_transformers: bool, onnx: bool) -> Non
     """Check that an export of this kind can be made here.
 
     Raises:
-        UserError: sentence-transformers cannot express the pooler, or a library is missing.
+        UserError: a library is missing.
     """
-    if sentence_transformers and POOLERS[pooler].sentence_transformers is None:
-        can = ", ".join(name for name, row in POOLERS.items() if row.sentence_transformers)
-        raise UserError(
-            f"sentence-transformers pools the last layer alone, so it cannot express pooler {pooler}; "
-            f"--no_sentence_transformers exports for transformers alone (it can express {can})"
-        )
     if sentence_transformers and find_spec("sentence_transformers") is None:
         raise UserError(
             "an export is checked in sentence-transformers, which is not installed: "
@@ -110,6 +104,23 @@ def check_libraries(pooler: str, sentence_transformers: bool, onnx: bool) -> Non
         )
     if onnx and (find_spec("onnx") is None or find_spec("onnxruntime") is None):
         raise UserError("--onnx needs onnx and onnxruntime: pip install 'hf_focalcse[onnx]'")
+
+
+def check_formats(model: Any, sentence_transformers: bool, onnx: bool) -> None:
+    """Check that these formats can hold what the encoder does.
+
+    Raises:
+        UserError: one of them has no place for a part of it.
+    """
+    if not sentence_transformers and model.tail.state_dict():
+        raise UserError(
+            "this encoder has layers after pooling (Dense, LayerNorm), which only the files of sentence-transformers "
+            "hold; leave --no_sentence_transformers out"
+        )
+    if onnx and model.unpooled:
+        raise UserError(
+            "this encoder leaves the tokens of its prompt out of pooling, which ONNX cannot know of; leave --onnx out"
+        )
 
 
 @contextlib.contextmanager

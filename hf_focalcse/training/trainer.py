@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..compat import save_unpublished, train_dataloader_by
-from ..data.views import PADDING_ID
+from ..data.views import PADDING_ID, Views
 from ..errors import UserError
 from ..losses import ContrastiveLoss
 from ..objectives import Objective
@@ -97,6 +97,8 @@ class FocalCSETrainer(KeepingTrainer):
         tokenizer = processing_class or model.tokenizer
         collator = kwargs.pop("data_collator", None)
         collator = collator or self.objective.collator(tokenizer, max_seq_length, args.seed)
+        if isinstance(collator, Views):
+            collator.prompted(model.prompt)
         self.collate_views = collator
         self.max_seq_length = getattr(collator, "max_seq_length", max_seq_length)
         self.objective.attach(model, lambda: self.accelerator.autocast())
