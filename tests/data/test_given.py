@@ -130,7 +130,7 @@ REFUSED = {
     "a dict": ({"text": ["a"]}, r"a dict with the keys text, .*datasets.Dataset.from_dict\(data\)"),
     "a frame": (
         pandas.DataFrame({"text": ["a"]}),
-        r"a DataFrame; give its rows as datasets.Dataset.from_pandas\(data\)",
+        r"DataFrame; give its rows as datasets.Dataset.from_pandas\(data\)",
     ),
     "a set": ({"a", "b"}, r"a set, which has no order that could be repeated; give sorted\(data\)"),
     "bytes": (b"abc", "a bytes; it must be a data set of `datasets` or torch, a list of sentences, or the path"),
