@@ -27,7 +27,7 @@ RUN_FACTS = {  # besides the options whose role says so: what a resumed run must
     "loss": "loss",
     "objective": "objective",
 }
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+NOT_ROOM = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)  # a write failed, but not for room
 UNNAMED = {"objective": "Contrastive"}  # what a checkpoint means that was written before it was named
 
 
@@ -173,7 +173,7 @@ def saving_failed(error: Exception, output_dir: str | Path) -> UserError:
     left = list_checkpoints(output_dir)
     intact = f"the previous checkpoint {left[-1]} is intact" if left else "there is no earlier checkpoint"
     remedy = "see that the folder is there and can be written"
-    if not isinstance(error, OSError) or error.errno in NO_ROOM:  # torch and safetensors tell no number
+    if getattr(error, "errno", None) not in NOT_ROOM:  # torch and safetensors tell no number
         free = _free(output_dir)
         reason, remedy = f"{reason}; {free / 1e6:.1f} MB were free there", "free space or make the folder writable"
     return UserError(

@@ -57,7 +57,7 @@ class KeepingTrainer(RefusingTrainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """A checkpoint appears whole or not at all; the best and the last are never deleted."""
-        folder = Path(self._get_output_dir(trial))  # of a run of a hyperparameter search: one below output_dir
+        folder = Path(super()._get_output_dir(trial))  # of a run of a hyperparameter search: one below output_dir
         name = f"checkpoint-{self.state.global_step}"
         staged = checkpoints.stage(folder) / name
         best_before = self.state.best_model_checkpoint

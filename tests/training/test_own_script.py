@@ -472,7 +472,7 @@ def test_hyperparameters_are_searched_over_new_encoders(base, arguments, tmp_pat
     best = trainer.hyperparameter_search(**SPACE)
     (direction, still), (_, moved) = trials
     assert direction == "maximize" and best.objective == max(still.value, moved.value)
-    assert still.value == pytest.approx(before, abs=1e-3) and moved.value != still.value
+    assert still.value == pytest.approx(before, abs=0.1) and abs(moved.value - still.value) > 0.2
     assert len(moved.reported) == 2 and trainer.objective is objective
     kept = sorted(p.parent.name for p in (tmp_path / "out").rglob("checkpoint.json"))
     assert kept == ["checkpoint-1", "checkpoint-2"] * 2 or len(kept) == 4
@@ -555,12 +555,16 @@ def test_the_other_parameters_do_what_they_do_in_trainer(base, arguments):
                         optimizer_cls_and_kwargs=by_class)  # fmt: skip
 
 
+class Own(TrainerCallback):
+    pass
+
+
 def calls(trainer, out):
-    """Public method of Trainer -> a call of it on a trained trainer, and what must come out (True, or what is said)."""
+    """Public method of Trainer -> a call on a trained trainer that gives True, or what it says when it refuses."""
     batch = next(iter(trainer.get_train_dataloader()))
     on_rows = lambda: next(iter(trainer.get_train_dataloader()))  # noqa: E731
     return {
-        "add_callback": lambda: trainer.add_callback(TrainerCallback()) is None,
+        "add_callback": lambda: trainer.add_callback(Own()) is None,
         "autocast_smart_context_manager": lambda: bool(trainer.autocast_smart_context_manager()),
         "call_model_init": "test_model_init_makes_the_encoder_of_each_training",
         "compute_loss": lambda: trainer.compute_loss(trainer.model, batch).isfinite().item(),
@@ -596,11 +600,11 @@ def calls(trainer, out):
         "loss_is_scaled_for_ga": lambda: trainer.loss_is_scaled_for_ga is False,
         "metrics_format": lambda: Trainer.metrics_format({"a": 1.0}) == {"a": 1.0},
         "num_examples": lambda: trainer.num_examples(trainer.get_train_dataloader()) == len(TEXT),
-        "pop_callback": lambda: trainer.pop_callback(TrainerCallback) is not None,
+        "pop_callback": lambda: trainer.add_callback(Own()) or trainer.pop_callback(Own) is not None,
         "predict": lambda: trainer.predict(["a"]).predictions.shape == (1, 16),
         "prediction_step": "there is no prediction step on a batch: call evaluate",
         "push_to_hub": "tests/publishing/test_trainer_push.py",
-        "remove_callback": lambda: trainer.remove_callback(TrainerCallback) is None,
+        "remove_callback": lambda: trainer.remove_callback(Own) is None,
         "save_metrics": lambda: trainer.save_metrics("train", {"a": 1.0}) or (out / "train_results.json").exists(),
         "save_model": lambda: trainer.save_model(str(out / "saved")) or load_model(str(out / "saved")) is not None,
         "save_state": lambda: trainer.save_state() or (out / "trainer_state.json").exists(),
@@ -608,7 +612,7 @@ def calls(trainer, out):
             trainer.set_initial_training_values(trainer.args, trainer.get_train_dataloader())[-1] == 2
         ),
         "store_flos": lambda: trainer.store_flos() is None,
-        "train": lambda: print(trainer.train()) or trainer.state.global_step == 2,
+        "train": lambda: trainer.train().global_step == 2,
         "training_step": lambda: trainer.training_step(trainer.model, batch).isfinite().item(),
     }
 
@@ -623,7 +627,7 @@ def test_every_method_of_trainer_works_or_is_refused(base, arguments, tmp_path):
     table = calls(trainer, tmp_path / "out")
     public = {name for name in dir(Trainer) if not name.startswith("_")}
     assert not public - set(table), "a method of this version of transformers is not classified"
-    for name in public - set(ELSEWHERE):
+    for name in sorted(public - set(ELSEWHERE)):
         expected = table[name]
         if isinstance(expected, str):
             with pytest.raises(UserError, match=expected):
