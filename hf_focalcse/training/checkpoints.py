@@ -169,13 +169,13 @@ def differences_of_run(checkpoint: Checkpoint, run: dict[str, Any]) -> list[str]
 def saving_failed(error: Exception, output_dir: str | Path) -> UserError:
     """One sentence for a failed save, after removing what was half written; the last whole checkpoint is named."""
     reason = " ".join(str(error).split())[:300]
+    free = _free(output_dir) / 1e6
     clear_stage(output_dir)
     left = list_checkpoints(output_dir)
     intact = f"the previous checkpoint {left[-1]} is intact" if left else "there is no earlier checkpoint"
     remedy = "see that the folder is there and can be written"
     if getattr(error, "errno", None) not in NOT_ROOM:  # torch and safetensors tell no number
-        free = _free(output_dir)
-        reason, remedy = f"{reason}; {free / 1e6:.1f} MB were free there", "free space or make the folder writable"
+        reason, remedy = f"{reason}; {free:.1f} MB were free there", "free space or make the folder writable"
     return UserError(
         f"saving into {output_dir} failed ({reason}): {intact}; {remedy}, then go on with "
         "--resume_from_checkpoint last"
