@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import warnings
-from importlib.metadata import version
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from ..runs.atomic import write_json
 from ..runs.record import without_paths
 from .parity import CHECKED, compare
 
-ONNX_FILE = "onnx/model.onnx"
+ONNX_FILE, POOLING_FILE = "onnx/model.onnx", "1_Pooling/config.json"
 MODULE = "sentence_transformers.models."  # the schema that old and new sentence-transformers and TEI read
 POOLINGS = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
 
@@ -53,7 +55,7 @@ def write_sentence_transformers(model: Any, stage: Path, limit: int) -> None:
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     write_json(stage / "sentence_bert_config.json", {"max_seq_length": limit, "do_lower_case": False})
     modes = {f"pooling_mode_{name}": name == pooling for name in POOLINGS}
-    write_json(stage / "1_Pooling/config.json", {"word_embedding_dimension": size, **modes, "include_prompt": True})
+    write_json(stage / POOLING_FILE, {"word_embedding_dimension": size, **modes, "include_prompt": True})
     if model.projection_use == "always":
         modules.append(("2_Dense", "Dense"))
         shape = {"in_features": size, "out_features": size, "bias": True}
@@ -68,13 +70,31 @@ def write_sentence_transformers(model: Any, stage: Path, limit: int) -> None:
     write_json(
         stage / "config_sentence_transformers.json",
         {
-            "__version__": {name: version(package) for name, package in packages.items()},
+            "__version__": versions(packages),
             "model_type": "SentenceTransformer",
             "prompts": {},
             "default_prompt_name": None,
             "similarity_fn_name": "cosine",
         },
     )
+
+
+def versions(packages: Mapping[str, str]) -> dict[str, str]:
+    """Name -> version of those packages that are installed."""
+    found = {}
+    for name, package in packages.items():
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(package)
+    return found
+
+
+def write_refusal(model: Any, stage: Path) -> None:
+    """Write modules that sentence-transformers cannot load, where it has none for how the encoder pools.
+
+    Without any it would pool by mean and say nothing; its error names the module that it does not find.
+    """
+    name = f"Pooler_{model.pooler_name}_of_hf_focalcse_has_no_counterpart_in_sentence_transformers"
+    write_json(stage / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": MODULE + name}])
 
 
 def write_onnx(model: Any, stage: Path, limit: int) -> float:

@@ -13,9 +13,9 @@ from ..encoder.loading import load_model
 from ..evaluation import evaluate_sts
 from ..evaluation.identity import as_encoder
 from ..publishing.card import write_card
-from ..publishing.export import export_model
-from ..publishing.hub import Target, push
+from ..publishing.hub import Target, push, with_owner
 from ..publishing.plots import draw_plots
+from ..publishing.publish import export_again
 from ..runs.cosines import write_cosines
 from ..runs.folder import WEIGHTS_FILE
 from ..runs.record import RUN_FILE, RunRecord, file_sha256
@@ -118,7 +118,9 @@ def publish(trainer: Any, message: str | None, token: str | None, revision: str 
     args = trainer.args
     private = args.hub_private_repo if private is None else private
     target = Target(args.hub_model_id, private, False, revision or args.hub_revision, message, token=token)
-    folder, _ = export_model(Path(str(args.output_dir)), publication={"repo_id": target.repo_id})
+    folder = Path(str(args.output_dir))
+    target = with_owner(target, folder, logger.warning)
+    folder, _ = export_again(folder, None, logger.warning, publication={"repo_id": target.repo_id})
     return push(folder, target, say=logger.warning)
 
 
