@@ -190,6 +190,7 @@ def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunReco
     lines = [
         f"Encoder: {record.model['name_or_path']} ({record.model['class']}, {record.model['parameters']:,} parameters)"
         f", pooler {record.model['pooler']}, projection {record.model['projection']}",
+        trainer.encoder.spec.describe(),
         f"Noise between the two views: {noise}; augmentation: {' | '.join(record.model['augmentation'])}",
         f"Loss: {trainer.loss}, equal texts masked: {trainer.objective.mask_duplicates}",
         *([f"Reference: {reference['name_or_path']} (frozen, pooler {reference['pooler']})"] if reference else []),

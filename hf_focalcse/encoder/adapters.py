@@ -12,7 +12,9 @@ from ..errors import UserError
 from .source import Source
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
-UNMERGED = {  # settings of peft under which W + scale B A is not what it computes -> the values that change nothing
+UNMERGED: dict[
+    str, tuple[Any, ...]
+] = {  # settings of peft under which W + scale B A is not what it computes -> the values that change nothing
     "use_dora": (False, None),
     "rank_pattern": ({}, None),
     "alpha_pattern": ({}, None),

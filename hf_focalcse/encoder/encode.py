@@ -65,6 +65,7 @@ class EncodingMixin(_Base):
     truncate_dim: int | None = None
     include_prompt = True  # whether the tokens of a prompt are pooled
     tail: Any
+    spec: Any = None  # what `load_model` read of its folder, an `EncoderSpec`
     model_card_data: CardData
     known_fingerprint: Any = None  # see `mteb.fingerprint`
     _similarity = "cosine"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from .prompts import add_prompt, choose_prompt
 from .sentence_files import weights_of
 from .source import Source
 from .spec import EncoderSpec, read_spec
-from .tokenizer import end_is_marked, load_tokenizer
+from .tokenizer import TOKENIZER_FILE, end_is_marked, load_tokenizer, require_file
 from .weights import check_weights, load_weights
 from .weights import require_projection as require_projection  # for those who load
 
@@ -77,7 +78,7 @@ def load_model(
     chosen = choose_prompt(files.prompts, files.default_prompt_name, prompt, prompt_name)
     files.prompts, files.default_prompt_name = add_prompt(files.prompts, chosen)
     config.focal_cl = (record or {}) | spec.record() | {"pooler": pooler, "projection": projection}
-    model, info = load_weights(source if adapter is None else source.base, config, path)
+    model, info = load_weights(source.base or source, config, path)
     projection_missing = check_weights(model, info, name)
     if adapter is not None:
         merge_adapter(model, adapter, source)
@@ -89,6 +90,8 @@ def load_model(
         projection_missing = "mlp" not in model.side_parts
     load_tail(model, source, files.folders if record is None else None)
     model.projection_is_random, model.published = projection_missing, recorded
+    found = source.find(f"{path}/{TOKENIZER_FILE}" if path else TOKENIZER_FILE)
+    spec.tokenizer_file = None if found is None else str(found)
     model.spec = describe(model, spec)
     return model
 
@@ -260,6 +263,17 @@ def load_module(module: Any, source: Source, folder: str) -> None:
             "again from its source"
         )
     module.load_state_dict(found)
+
+
+def require_exact(model: Any, lines: Sequence[str]) -> None:
+    """Check on some lines that the tokenizer reads as its tokenizer.json says.
+
+    Raises:
+        UserError: with the line that it reads otherwise.
+    """
+    file = model.spec.tokenizer_file
+    if file is not None and Path(file).is_file():
+        require_file(model.tokenizer, Path(file), model.spec.name_or_path, lines)
 
 
 def check_tokenizer(model: Any, name_or_path: str) -> None:

@@ -23,7 +23,8 @@ class EncoderSpec:
         projection: the use of the projection, see `FocalCLMixin`; None: nothing says. pooling_source: the file that
             says how it pools.
         adapter: of a folder that holds an adapter only.
-        tokenizer: the class of the tokenizer. positions: the longest text in tokens that the encoder can read.
+        tokenizer: the class of the tokenizer, tokenizer_file: what it reads by.
+        positions: the longest text in tokens that the encoder can read.
         pooler: the one that is used. dimensions: of a vector.
         notes: what is worth a sentence.
     """
@@ -36,6 +37,7 @@ class EncoderSpec:
     pooling_source: str = ""
     adapter: Adapter | None = None
     tokenizer: str = ""
+    tokenizer_file: str | None = None
     positions: int = 0
     limit: int = 0
     pooler: str = ""
@@ -73,7 +75,9 @@ class EncoderSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """For run.json."""
-        return asdict(self)
+        content = asdict(self)
+        content.pop("tokenizer_file")  # a place on this machine
+        return content
 
 
 def describe_prompts(prompts: dict[str, str], default: str | None) -> str:

@@ -64,7 +64,7 @@ def prepare_encoder(args: InspectOptions) -> tuple[Any, Search]:
     projection = None
     if args.pooler is not None and not args.dropout_views:
         projection = explicit_projection(args.pooler)
-    asked = {"prompt": args.prompt, "prompt_name": args.prompt_name}
+    asked: dict[str, Any] = {"prompt": args.prompt, "prompt_name": args.prompt_name}
     model = load_model(path, args.pooler, projection, revision=args.model_revision, **asked)
     print(model.spec.describe())
     require_projection(model, str(args.model_name_or_path))

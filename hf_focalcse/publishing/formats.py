@@ -15,7 +15,7 @@ from .parity import CHECKED, compare
 from .portable import make_portable
 from .sentence_files import write_sentence_transformers as write_sentence_transformers  # one of the formats
 
-ONNX_FILE = "onnx/model.onnx"
+ONNX_FILE, POOLING_FILE = "onnx/model.onnx", "1_Pooling/config.json"
 
 
 def write_encoder(model: Any, stage: Path) -> int:
