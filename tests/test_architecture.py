@@ -21,6 +21,7 @@ ROOMS = {
     "encoder": {"compat", "data"},
     "quickstart": {"runs"},
     "objectives": {"data", "encoder", "losses"},
+    "sentence_transformers": {"data", "losses", "objectives"},
     "evaluation": {"data", "runs"},
     "publishing": {"compat", "data", "encoder", "evaluation", "losses", "options", "runs"},
     "training": {"compat", "data", "encoder", "evaluation", "losses", "objectives", "options", "publishing", "runs"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,18 +11,11 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, PretrainedConfig
 from transformers.utils import logging
 
-from ..compat import find_file
 from ..errors import UserError, first_line
 from .auto import MODELS, AutoModelForFocalCL
 from .poolers import POOLERS
+from .recorded import read_pooling
 from .tokenizer import load_tokenizer
-
-POOLING_MODES = {"cls": "cls_before_pooler", "mean": "mean", "max": "max"}  # of sentence-transformers -> our pooler
-OLDER_MODES = {  # the older schema of the same file: one flag a mode
-    "cls": "pooling_mode_cls_token",
-    "mean": "pooling_mode_mean_tokens",
-    "max": "pooling_mode_max_tokens",
-}
 
 
 def load_model(
@@ -32,13 +24,16 @@ def load_model(
     projection: str | None = None,
     dropout: float | None = None,
     revision: str | None = None,
+    default_pooler: bool = False,
 ) -> Any:
     """A ``…ForFocalCL`` encoder with its tokenizer, from a folder or a Hub id.
 
     Weights are read from safetensors only. They are float32 whatever they were saved as, since training starts here.
 
     pooler, projection: default to what the checkpoint records (``focal_cl`` in its config, else the files of
-    sentence-transformers). dropout: sets every dropout rate of the encoder, under the names that its family uses.
+    sentence-transformers), which stays known as ``model.published``. dropout: sets every dropout rate of the encoder,
+    under the names that its family uses. default_pooler: where nothing is recorded, take the pooler of the encoder's
+    family, [CLS] with the projection, as training does.
 
     Raises:
         UserError: no such folder or repository, a type of encoder without a head here, no safetensors, missing
@@ -55,13 +50,13 @@ def load_model(
     config = load_config(name_or_path, folder.is_dir(), **hub)
     if dropout is not None:
         set_dropout(config, dropout)
-    record = read_record(config, name_or_path) or read_sentence_transformers_pooling(name_or_path, **hub)
-    if pooler is None:
-        if record is None:
-            raise UserError(
-                f"nothing in {name_or_path!r} says how it pools; choose with --pooler: {', '.join(POOLERS)}"
-            )
-        pooler, projection = record["pooler"], projection or record["projection"]
+    recorded = read_pooling(config, name_or_path, **hub)
+    if pooler is None and recorded is not None:
+        pooler, projection = recorded.pooler, projection or recorded.projection
+    elif pooler is None and default_pooler:
+        pooler = MODELS[type(config)].family.pooler
+    elif pooler is None:
+        raise UserError(f"nothing in {name_or_path!r} says how it pools; choose with --pooler: {', '.join(POOLERS)}")
     config.focal_cl = (getattr(config, "focal_cl", None) or {}) | {"pooler": pooler, "projection": projection}
     model, info = load_weights(name_or_path, config, **hub)
     model.tokenizer = load_tokenizer(name_or_path, **hub)
@@ -70,6 +65,7 @@ def load_model(
     if not model.encoder_has_pooler:
         projection_missing = not model.load_head(name_or_path, **hub)
     model.projection_is_random = projection_missing
+    model.published = recorded
     return model
 
 
@@ -128,71 +124,6 @@ def set_dropout(config: PretrainedConfig, rate: float) -> None:
         raise UserError(f"dropout is {rate}; it must be at least 0 and below 1 (SimCSE uses 0.1)")
     for name in MODELS[type(config)].family.dropout:
         setattr(config, name, rate)
-
-
-# ---- how a checkpoint says that it pools
-
-
-def read_record(config: PretrainedConfig, name_or_path: str) -> dict[str, Any] | None:
-    """``focal_cl`` of a config, or None where it has none.
-
-    Raises:
-        UserError: it does not give pooler and projection as this package writes them.
-    """
-    record = getattr(config, "focal_cl", None)
-    if record is None:
-        return None
-    if not (isinstance(record, dict) and all(isinstance(record.get(key), str) for key in ("pooler", "projection"))):
-        raise UserError(
-            f"focal_cl in the config.json of {name_or_path!r} must be a mapping with pooler and projection, not "
-            f"{record!r}; correct it, or take it out and choose with --pooler"
-        )
-    return record
-
-
-def read_sentence_transformers_pooling(name_or_path: str, **hub: Any) -> dict[str, str] | None:
-    """Pooler and use of the projection by the files of sentence-transformers (both schemas); None without them.
-
-    Raises:
-        UserError: its modules have no counterpart here.
-    """
-
-    def read(name: str) -> Any:
-        path = find_file(name_or_path, name, **hub)
-        try:
-            return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise UserError(
-                f"{name} of {name_or_path!r} is not valid JSON ({first_line(error)}); copy it again from its source"
-            ) from error
-
-    modules = read("modules.json")
-    if modules is None:
-        return None
-    if not (isinstance(modules, list) and all(isinstance(m, dict) and {"type", "path"} <= set(m) for m in modules)):
-        raise UserError(
-            f"modules.json of {name_or_path!r} must be a list of modules, each with type and path; copy it again from "
-            "its source"
-        )
-    kinds = [module["type"].rsplit(".", 1)[-1] for module in modules]
-    known = [["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]]
-    if kinds not in known:
-        raise UserError(
-            f"{name_or_path!r} is a sentence-transformers model of modules {' + '.join(kinds)}; "
-            "only Transformer + Pooling (+ Normalize) can be read without --pooler"
-        )
-    pooling = read(f"{modules[1]['path']}/config.json") or {}
-    chosen = (
-        [pooling["pooling_mode"]]
-        if "pooling_mode" in pooling
-        else [mode for mode, flag in OLDER_MODES.items() if pooling.get(flag)]
-    )
-    if len(chosen) != 1 or chosen[0] not in POOLING_MODES:
-        raise UserError(
-            f"{name_or_path!r} pools as {chosen or 'unknown'}, which has no counterpart here; choose with --pooler: "
-            f"{', '.join(POOLERS)}"
-        )
-    return {"pooler": POOLING_MODES[chosen[0]], "projection": "none"}
 
 
 # ---- weights

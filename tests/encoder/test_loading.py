@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import CONFIGS, SENTENCES, save_tiny, tiny_tokenizer
+from tiny import CONFIGS, SENTENCES, record_mean, save_tiny, tiny_tokenizer
 from transformers import AutoConfig, AutoModel, GPT2Config, set_seed
 
+from hf_focalcse.encoder.auto import AutoModelForFocalCL
 from hf_focalcse.encoder.loading import load_model, require_projection
 from hf_focalcse.encoder.poolers import POOLERS
+from hf_focalcse.encoder.recorded import Pooling, pooled_as
 from hf_focalcse.errors import UserError
 
 FAMILIES = list(CONFIGS)
@@ -49,6 +51,26 @@ def test_sentence_transformers_pooling_is_read(tmp_path, pooling, expected):
     else:
         with pytest.raises(UserError, match=expected):
             load_model(str(folder))
+
+
+def test_what_is_recorded_stays_known_whatever_is_chosen(tmp_path):
+    folder = record_mean(save_tiny(tmp_path))
+    said = Pooling("mean", "none", "1_Pooling/config.json")
+    chosen = load_model(str(folder), "cls")
+    assert (chosen.pooler_name, chosen.projection_use, chosen.published) == ("cls", "training", said)
+    by_class = AutoModelForFocalCL.from_pretrained(folder)
+    assert (by_class.pooler_name, by_class.projection_use, by_class.published) == ("mean", "none", said)
+    with pooled_as(chosen, chosen.published):
+        np.testing.assert_array_equal(chosen.encode(SENTENCES), by_class.encode(SENTENCES))
+    assert (chosen.pooler_name, chosen.projection_use) == ("cls", "training")
+    chosen.save_pretrained(tmp_path / "saved"), chosen.tokenizer.save_pretrained(tmp_path / "saved")
+    assert load_model(str(tmp_path / "saved")).published == Pooling("cls", "training", "focal_cl in config.json")
+
+
+def test_training_takes_cls_where_nothing_is_recorded(tmp_path):
+    model = load_model(str(save_tiny(tmp_path)), default_pooler=True)
+    assert (model.pooler_name, model.projection_use, model.published) == ("cls", "training", None)
+    assert load_model(str(record_mean(tmp_path)), default_pooler=True).pooler_name == "mean"
 
 
 def test_dropout_is_set_under_every_familys_names(tmp_path):

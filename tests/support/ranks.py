@@ -39,7 +39,7 @@ class Ranks:
                 "OMP_NUM_THREADS": "1",
                 "TORCHINDUCTOR_COMPILE_THREADS": "1",
                 "PYTHONPATH": ":".join(
-                    [str(ROOT), *(str(room) for room in SUPPORT.parent.iterdir() if room.is_dir())]
+                    map(str, [ROOT, SUPPORT.parent, *(room for room in SUPPORT.parent.iterdir() if room.is_dir())])
                 ),
             }
             self.server = subprocess.Popen(

@@ -78,6 +78,15 @@ def save_tiny(folder: Path, family: str = "bert", seed: int = 0, **config: float
     return folder
 
 
+def record_mean(folder: Path) -> Path:
+    """Make a folder say, as sentence-transformers does, that its encoder pools by mean."""
+    modules = [{"path": "", "type": "x.Transformer"}, {"path": "1_Pooling", "type": "x.Pooling"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    return folder
+
+
 SENTENCES = [
     "a man plays the guitar in the park",
     "the old woman reads a book",
