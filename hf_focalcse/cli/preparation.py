@@ -22,6 +22,7 @@ from ..encoder.prompts import prompt_tokens
 from ..errors import UserError
 from ..evaluation import load_tasks, read_pairs
 from ..losses import ContrastiveLoss
+from ..options.field import listed
 from ..options.training import Reference
 from ..parsing.settings import Settings
 from ..runs.cosines import PAIRS_FILE
@@ -177,7 +178,7 @@ def prepare_sentences(settings: Settings, model: Any) -> Sentences:
             f"{data.max_seq_length} leaves nothing of a sentence; give more"
         )
     sentences = read_sentences(
-        quickstart.resolve_text(data.train_file),
+        [quickstart.resolve_text(name) or name for name in listed(data.train_file)] or None,
         *(data.dataset_name, data.dataset_file, data.dataset_split, data.dataset_revision),
         text_column=data.text_column,
         encoding_errors=data.encoding_errors,
