@@ -60,9 +60,7 @@ def load_model(
         path = spec.files.encoder_path
         config = load_config(source, path)
     elif source.find("config.json") is None:
-        raise UserError(
-            f"{name_or_path!r} has no config.json, so it is not a checkpoint; give the folder that has one"
-        )
+        config = load_config(source)  # refuses a repository that is not there
     check_config(config, name)
     if dropout is not None:
         set_dropout(config, dropout)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
+from textwrap import fill
 from typing import Any
 
 from .adapters import Adapter
 from .recorded import PLAIN, Pooling, read_record
 from .sentence_files import SentenceFiles, read_sentence_files
 from .source import Source
+
+COLUMNS = 80
 
 
 @dataclass
@@ -56,7 +59,7 @@ class EncoderSpec:
         return Pooling(self.files.pooler, self.projection or "none", self.pooling_source)
 
     def describe(self) -> str:
-        """One paragraph for the reader of a terminal."""
+        """One paragraph for the reader of a terminal, in lines of at most 80 columns."""
         files = self.files
         parts = [f"{self.model_type} encoder" + (f" in {files.encoder_path}" if files.encoder_path else "")]
         if self.adapter is not None:
@@ -71,7 +74,8 @@ class EncoderSpec:
         parts.append(describe_prompts(files.prompts, files.default_prompt_name))
         if files.carried:
             parts.append(f"keeps {', '.join(sorted(files.carried))} of its files without using them")
-        return "; ".join(parts) + "." + "".join(f" {note[:1].upper()}{note[1:]}." for note in self.notes)
+        said = "; ".join(parts) + "." + "".join(f" {note[:1].upper()}{note[1:]}." for note in self.notes)
+        return fill(said, COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
     def to_dict(self) -> dict[str, Any]:
         """For run.json."""
