@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from ..runs.scores import SEVEN, SICK_SPLITS, headline, headlines, set_of
+from ..runs.scores import SICK_SPLITS, headline, headlines, set_of
 
 DEV = headline("STSBenchmark/dev")
 
@@ -116,7 +116,7 @@ class Study:
 
     def keys(self) -> dict[str, str]:
         """Headline score -> title of each set that any encoder was scored on, in the order of papers."""
-        titles = {f"{name}/test": title for name, title in SEVEN.items() if name != "SICK-R"}
+        titles = {key: title for of in SICK_SPLITS.values() for key, title in of.test_sets().items()}
         titles |= {of.set: f"SICK-R ({of.owner})" for of in SICK_SPLITS.values()}
         titles |= {of.average: f"Avg ({of.owner})" for of in SICK_SPLITS.values()}
         titles["STSBenchmark/dev"] = "STS-B dev"

@@ -15,7 +15,8 @@ from transformers.utils import logging
 from ..errors import UserError, suggest
 from ..evaluation import evaluate_sts
 from ..objectives.pairs import gather_rows
-from ..runs.scores import ScoreKey, headlines
+from ..runs.scores import Results, ScoreKey, headlines
+from .baseline import Before, score_before
 from .callbacks import COST_LIMIT, DevCost, measure_pairs, measure_views
 from .memory import refusing_out_of_memory
 
@@ -25,17 +26,26 @@ logger = logging.get_logger(__name__)
 class Scorer:
     """Scores the encoder of a trainer on its dev tasks; several ranks share the sentences.
 
-    baseline: the scores before the first step.
+    before: what they gave before the first step.
     """
 
     def __init__(self, trainer: Any, dev: list[Any]):
         self.trainer, self.dev = trainer, dev
-        self.baseline: dict[str, float] = {}
+        self.before = Before()
         self.cost = DevCost()
         self._warned = False
 
+    @property
+    def baseline(self) -> dict[str, float]:
+        """The scores that gains are measured against: of the encoder as published, where that is known."""
+        return self.before.baseline.scores if self.before.baseline else {}
+
     def score(self) -> dict[str, float]:
         """{score: value x 100} of the dev tasks."""
+        return self.results().scores
+
+    def results(self) -> Results:
+        """The scores of the dev tasks with what a paired test of them needs."""
         trainer = self.trainer
         progress = trainer.is_world_process_zero() and not trainer.args.disable_tqdm
         size = f"--per_device_eval_batch_size {trainer.args.per_device_eval_batch_size}"
@@ -43,15 +53,15 @@ class Scorer:
             self.cost.scoring(),
             refusing_out_of_memory(lambda: f"out of memory while scoring the dev set with {size}; lower it"),
         ):
-            return evaluate_sts(SimpleNamespace(encode=self.encode), self.dev, progress=progress).scores
+            return evaluate_sts(SimpleNamespace(encode=self.encode), self.dev, progress=progress)
 
     def score_baseline(self) -> dict[str, float]:
-        """Score the encoder as it is before the first step.
+        """Score the encoder before the first step: as published and, where the run pools otherwise, as it starts.
 
         Raises:
             UserError: the dev tasks do not give the score that is to choose the best checkpoint.
         """
-        self.baseline = self.score() if self.dev else {}
+        self.before = score_before(self.trainer.encoder, self.results) if self.dev else Before()
         metric = str(self.trainer.args.metric_for_best_model)
         if self.trainer.args.load_best_model_at_end and metric not in self.baseline:
             raise UserError(

@@ -258,6 +258,7 @@ class FocalCSETrainer(KeepingTrainer):
             "per_device_train_batch_size": args.per_device_train_batch_size,
             "gradient_accumulation_steps": args.gradient_accumulation_steps,
             "seed": args.seed,
+            "pooler": self.encoder.pooler_name,
             "data": report.sha256 if report is not None else len(self.train_dataset),
             **self.objective.identity(),
             "chunk_size": self.encoder.chunk_size,
