@@ -12,7 +12,7 @@ from ..encoder.devices import choose_device
 from ..encoder.loading import load_model, require_projection
 from ..encoder.poolers import explicit_projection
 from ..errors import UserError
-from ..evaluation import PairSet, Results, evaluate_rerank, evaluate_sts, load_rerank, load_tasks, read_pairs
+from ..evaluation import Results, evaluate_sts, load_rerank, load_tasks, read_pairs
 from ..evaluation.identity import as_encoder
 from ..evaluation.summary import summarise
 from ..evaluation.whitening import Remembering, WhitenedEncoder, Whitening
@@ -49,7 +49,7 @@ def run(args: Evaluation) -> None:
     file = folder / RESULTS_FILE
     older = Results.read(file) if file.exists() else None  # before the work: it may be damaged
     if args.whiten is None:
-        results = judge(encoder, tasks, identity)
+        results = evaluate_sts(encoder, tasks, model=identity)
     else:
         results = evaluate_whitened(encoder, tasks, identity, args.whiten, args.whiten_dim)
     if args.word_vectors is not None and encoder.unknown:
@@ -81,14 +81,6 @@ def run(args: Evaluation) -> None:
             private=args.private,
             create_pr=args.create_pr,
         )
-
-
-def judge(encoder: Any, tasks: list[Any], model: dict[str, Any], progress: bool = True) -> Results:
-    """Scores on sets of pairs and on sets of queries, in one `Results`."""
-    pairs = [task for task in tasks if isinstance(task, PairSet)]
-    queries = [task for task in tasks if not isinstance(task, PairSet)]
-    parts = [evaluate_sts(encoder, pairs, progress, model)] if pairs or not queries else []
-    return Results.join(parts + ([evaluate_rerank(encoder, queries, progress, model)] if queries else []))
 
 
 def weights_file(path: str, revision: str | None) -> Path | None:
@@ -148,12 +140,12 @@ def evaluate_whitened(
         whitening = Whitening(encoder.encode([sentences[i]["text"] for i in range(len(sentences))]), dimensions)
         of = f"{Path(source).name} ({report.kept:,} sentences, sha256 {report.sha256[:12]})"
         model = identity | {"whitening": f"{of}, {whitening.kernel.shape[1]} dimensions"}
-        return judge(WhitenedEncoder(encoder, whitening), tasks, model)
+        return evaluate_sts(WhitenedEncoder(encoder, whitening), tasks, model=model)
     parts = []
     for task in tasks:
         whitening = Whitening(encoder.encode(task.texts()), dimensions)
         model = identity | {"whitening": f"the texts of each set, {whitening.kernel.shape[1]} dimensions"}
-        parts.append(judge(WhitenedEncoder(encoder, whitening), [task], model, progress=False))
+        parts.append(evaluate_sts(WhitenedEncoder(encoder, whitening), [task], progress=False, model=model))
     return Results.join(parts)
 
 

@@ -1,25 +1,22 @@
-"""What turns an encoder of transformers into one that embeds sentences: pooling, projection, ``forward``, ``encode``.
+"""What turns an encoder of transformers into one that embeds sentences: pooling, projection, ``forward``.
 
 One mixin over all families. Where an encoder has a pooler of Linear and tanh on [CLS], that is the training
 projection, so that a checkpoint is a plain encoder for everyone else; elsewhere the projection lies in a side file.
 
-Shape letters: B sentences, V views, L tokens, D dimensions, N texts.
+Shape letters: B sentences, V views, L tokens, D dimensions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+import inspect
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from tqdm.auto import tqdm
-from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PretrainedConfig
 from transformers.utils import logging
 
 from ..compat import (
@@ -28,21 +25,19 @@ from ..compat import (
     find_file,
     is_rerun_in_backward,
     keep_out_of_files,
-    plain_forward,
     set_attention,
 )
 from ..errors import UserError
 from .augment import Augmentation, Drawn, Dropout, draw_views
-from .batches import batches_by_length
 from .chunks import checkpointed
 from .dropout import use_fast_dropout
+from .encode import CardData, EncodingMixin
 from .families import Family
 from .hooks import only_tokens, zeroed
 from .packing import ATTENTION, Packed
 from .poolers import POOLERS, resolve_pooler
 from .projection import Projection
 from .recorded import Pooling, take_recorded
-from .tokenizer import load_tokenizer
 
 logger = logging.get_logger(__name__)
 HEAD_FILE = "focal_head.safetensors"
@@ -50,13 +45,8 @@ PROJECTION_USES = ("training", "always", "none")
 NOTHING_DRAWN = Drawn()
 ROWS_PER_CHUNK = 64  # rows of similar length that go through the encoder together where no chunk size is given
 
-if TYPE_CHECKING:
-    _Base = PreTrainedModel
-else:
-    _Base = object
 
-
-class FocalCLMixin(_Base):
+class FocalCLMixin(EncodingMixin):
     """What every ``…ForFocalCL`` class shares. How it pools is recorded in ``config.focal_cl``:
 
     pooler: a row of `POOLERS`. projection: when the pooled vector passes the projection: "training" (it is trained
@@ -86,7 +76,8 @@ class FocalCLMixin(_Base):
         self.compiling = False  # whether torch.compile has the encoder, whose shapes and modules then stay as they are
         self.augmentations: tuple[Augmentation, ...] = ()  # one a view; none: the encoder's dropout alone
         self.objective: nn.Module | None = None  # see `carry`
-        self._tokenizer: PreTrainedTokenizerBase | None = None
+        self.prompts: dict[str, str] = {"query": "", "document": ""}  # as sentence-transformers has them
+        self.model_card_data = CardData()
         self.post_init()
         self.set_pooling(record.get("pooler", self.family.pooler), record.get("projection"))
 
@@ -155,14 +146,21 @@ class FocalCLMixin(_Base):
     # ---- forward
 
     @torch.compiler.disable(recursive=False)  # only the encoder itself is worth compiling
-    def forward(self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, batch: Any = None) -> Any:
-        """`embed_views` of ids and mask; or the loss of a whole ``batch`` by the objective that `carry` was given.
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        batch: Any = None,
+        token_type_ids: Tensor | None = None,
+    ) -> Any:
+        """`embed_views` of what a tokenizer gives; or the loss of a whole ``batch`` by the objective that `carry` was
+        given.
 
         The objective runs in here, so that engines have gathered its parameters and count them in backward.
         """
         if batch is not None:
             return self.objective(self.embed_views, batch)  # type: ignore[misc]
-        return self.embed_views(input_ids, attention_mask)
+        return self.embed_views(input_ids, attention_mask, token_type_ids)
 
     def carry(self, objective: nn.Module | None) -> None:
         """Train the parameters of an objective with the encoder's, without publishing them; None: of no objective.
@@ -173,8 +171,12 @@ class FocalCLMixin(_Base):
         keep_out_of_files(self, [f"objective.{name}" for name in (objective.state_dict() if objective else ())])
 
     @torch.compiler.disable(recursive=False)
-    def embed_views(self, input_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor:
+    def embed_views(
+        self, input_ids: Tensor | None, attention_mask: Tensor | None, token_type_ids: Tensor | None = None
+    ) -> Tensor:
         """Ids and mask (B, V, L) -> embeddings (B, V, D); or (B, L) -> (B, D). Padding is expected on the right.
+
+        token_type_ids: as the ids; an encoder that has no token types passes over them, as it does in transformers.
 
         Rows are grouped by length; every group is trimmed to its own longest row, or packed without padding. With
         ``chunk_size`` a group has that many rows and is checkpointed in training: only one group's activations are
@@ -187,18 +189,39 @@ class FocalCLMixin(_Base):
             drawn = draw_views(self.augmentations, attention_mask, self.config.hidden_size)
         *leading, length = input_ids.shape
         ids, mask = input_ids.reshape(-1, length), attention_mask.reshape(-1, length)  # (B*V, L)
+        types = self.usable_types(token_type_ids)
+        types = None if types is None else types.reshape(-1, length)
         lengths = mask.sum(1)
         order = torch.argsort(lengths, descending=True, stable=True)
         pieces = []
         for rows in order.split(self.chunk_size or self.rows_per_group(len(ids))):
             longest = max(int(lengths[rows[0]]), 1)
-            chunk = ids[rows, :longest], mask[rows, :longest], drawn.of(rows, longest)
+            chunk = (
+                *(ids[rows, :longest], mask[rows, :longest], drawn.of(rows, longest)),
+                None if types is None else types[rows, :longest],
+            )
             if self.chunk_size and torch.is_grad_enabled():
                 pieces.append(checkpointed(self.embed, *chunk))
             else:
                 pieces.append(self.embed(*chunk))
         vectors = torch.cat(pieces)[torch.argsort(order)]  # (B*V, D), in the order given
         return vectors.reshape(*leading, -1)
+
+    def usable_types(self, types: Tensor | None) -> Tensor | None:
+        """Token types that the encoder reads, None where it has none.
+
+        Raises:
+            UserError: a type is beyond those that the encoder has embeddings for.
+        """
+        known = getattr(self.config, "type_vocab_size", 0) if self._reads_types else 0
+        if types is None or not known:
+            return None
+        if types.numel() and int(types.max()) >= known:
+            raise UserError(
+                f"token_type_ids go up to {int(types.max())}, but this encoder has {known} token types, counted "
+                "from 0; tokenize one text at a time, or leave token_type_ids out"
+            )
+        return types
 
     def rows_per_group(self, rows: int) -> int:
         """Rows that go through the encoder together where no chunk size is given."""
@@ -229,10 +252,12 @@ class FocalCLMixin(_Base):
         return f"sentences {how}, attention {kernel}{last}" + ("; compiled" if self.compiling else "")
 
     @torch.compiler.disable(recursive=False)
-    def embed(self, ids: Tensor, mask: Tensor, drawn: Drawn = NOTHING_DRAWN) -> Tensor:
-        """One group of rows, ids and mask (B, L) -> vectors (B, D); drawn: what augmentations do to the rows."""
+    def embed(self, ids: Tensor, mask: Tensor, drawn: Drawn = NOTHING_DRAWN, types: Tensor | None = None) -> Tensor:
+        """One group of rows, ids and mask (B, L) -> vectors (B, D); drawn: what augmentations do to the rows; types:
+        token types (B, L)."""
         row = POOLERS[self.pooler_name]
         read = ids if drawn.order is None else ids.gather(1, drawn.order)
+        types = types if types is None or drawn.order is None else types.gather(1, drawn.order)
         keep, packed = drawn.keep(), None
         inputs: dict[str, Any] = {"input_ids": read, "attention_mask": mask}
         # Only in training: embeddings stay bit for bit those of the plain encoder, and encode's groups waste little.
@@ -241,6 +266,9 @@ class FocalCLMixin(_Base):
             positions = packed.positions + self.first_position
             inputs = {"input_ids": packed.pack(read), "position_ids": positions, "runs": packed.runs}
             keep = None if keep is None else packed.pack(keep.expand(-1, mask.shape[1], -1))
+            types = None if types is None else packed.pack(types)
+        if types is not None:
+            inputs["token_type_ids"] = types
         firsts_only = self.training and self.firsts_only and drawn.order is None
         firsts = slice(0, 1) if packed is None else packed.firsts
         with zeroed(self._embeddings, keep), only_tokens(self._last_output, firsts if firsts_only else None):
@@ -262,6 +290,10 @@ class FocalCLMixin(_Base):
 
     def _at(self, path: str) -> Any:
         return attrgetter(path)(self.encoder)
+
+    @property
+    def _reads_types(self) -> bool:
+        return "token_type_ids" in inspect.signature(self.encoder_class.forward).parameters
 
     @property
     def first_position(self) -> int:
@@ -289,61 +321,6 @@ class FocalCLMixin(_Base):
         paths = (path for path in self.family.embeddings if hasattr(self.encoder, path.partition(".")[0]))
         module: nn.Module = self._at(next(paths))
         return module
-
-    # ---- text -> vectors
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer saved beside the weights, unless another was set."""
-        if self._tokenizer is None:
-            self._tokenizer = load_tokenizer(self.config.name_or_path or "")
-        return self._tokenizer
-
-    @tokenizer.setter
-    def tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._tokenizer = tokenizer
-
-    def max_length(self) -> int:
-        """The number of tokens that the encoder can read."""
-        positions: int = self.config.max_position_embeddings - self.first_position
-        return min(positions, self.tokenizer.model_max_length)
-
-    @torch.no_grad()  # not inference_mode: FSDP2 would keep the weights it gathered here as inference tensors
-    def encode(
-        self,
-        texts: Sequence[str],
-        batch_size: int = 64,
-        max_length: int | None = None,
-        show_progress: bool = False,
-        bf16: bool = False,
-    ) -> np.ndarray:
-        """N texts -> (N, D) float32, in the order given, without dropout, pooled as the config says.
-
-        A batch is made of texts with about as many tokens.
-
-        max_length: tokens kept of a text (default: all that the encoder can read). bf16: matrix products in bfloat16,
-        several times faster on hardware that has them; cosines change in the third digit.
-        """
-        if isinstance(texts, str):
-            raise UserError(f"encode takes a list of sentences, not one string; give [{texts[:20]!r}]")
-        texts = list(texts)
-        if not texts:
-            return np.zeros((0, self.config.hidden_size), dtype=np.float32)
-        was_training = self.training
-        self.eval()
-        limit = min(max_length or self.max_length(), self.max_length())
-        result = np.empty((len(texts), self.config.hidden_size), dtype=np.float32)
-        precision = torch.autocast(self.device.type, torch.bfloat16) if bf16 else nullcontext()
-        with (
-            plain_forward(self),  # scores do not depend on the precision that training runs in
-            precision,
-            tqdm(total=len(texts), desc="encoding", disable=not show_progress, leave=False) as bar,
-        ):
-            for rows, *batch in batches_by_length(texts, self.tokenizer, limit, batch_size):
-                result[rows] = self(*(part.to(self.device) for part in batch)).float().cpu().numpy()
-                bar.update(len(rows))
-        self.train(was_training)
-        return result
 
     # ---- saving and loading
 

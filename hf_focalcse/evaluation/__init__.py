@@ -1,18 +1,22 @@
-"""Evaluation on semantic textual similarity and reranking; knows no model class, only ``encode``."""
+"""Evaluation by tasks of any kind (graded pairs, queries to rank); knows no model class, only ``encode``."""
 
-from ..data.graded_pairs import PairSet, read_pairs
 from ..runs.scores import Results
+from .difference import Difference, differences
 from .evaluate import evaluate_sts
-from .rerank import evaluate_rerank
-from .rerank_sets import RerankSet, load_rerank
+from .pair_sets import PairSet, read_pairs
+from .protocol import Task
+from .rerank import RerankSet
+from .rerank_files import load_rerank
 from .tasks import STS_TASKS, load_tasks
 
 __all__ = [
     "STS_TASKS",
+    "Difference",
     "PairSet",
     "RerankSet",
     "Results",
-    "evaluate_rerank",
+    "Task",
+    "differences",
     "evaluate_sts",
     "load_rerank",
     "load_tasks",

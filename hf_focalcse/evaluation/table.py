@@ -31,17 +31,18 @@ def make_table(systems: Sequence[tuple[str, Results]], sick: str | None = None) 
     if not any(key in row for row in scores for key in seven):
         seven = {}
     held = [ScoreKey.parse(key) for row in scores for key in row]
-    other = {str(key): key.set for key in held if key.is_headline and key.set not in columns and not key.sick}
-    ranked = {str(key): f"{key.set} {key.metric}" for key in held if key.is_ranking}
-    shown = seven | other | ranked
+    main = [key for key in held if key.is_headline and key.set not in columns and not key.sick]
+    other = {str(key): key.set for key in main if key.title == "Spearman"}
+    means = {str(key): f"{key.set} {key.metric}" for key in main if key.title != "Spearman"}
+    shown = seven | other | means
     if not shown:
         raise UserError("no result holds a Spearman over all pairs of a set or a MAP; evaluate again with run_eval.py")
     rows = [[name, *(_cell(row.get(key)) for key in shown)]
             for (name, _), row in zip(systems, scores, strict=True)]  # fmt: skip
     notes = ["Spearman x 100 over all pairs of a set." + (
         " Avg: the mean of the seven, each rounded to two decimals first." if seven else "")
-    ] if len(shown) > len(ranked) else []  # fmt: skip
-    if ranked:
+    ] if len(shown) > len(means) else []  # fmt: skip
+    if any(key.is_ranking for key in main):
         notes.append("map: mean average precision x 100 of reranking, by the rules that the column names.")
     theirs = next(of for of in SICK_SPLITS.values() if of != split)
     without = [

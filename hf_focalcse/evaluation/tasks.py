@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from ..data.files import read_lines
 from ..data.formats import read_records
-from ..data.graded_pairs import Pair, PairSet, pair_of, parse_score
 from ..data.hub import pinned_rows
 from ..errors import UserError, suggest
 from ..runs.scores import SEVEN
+from .pair_sets import Pair, PairSet, pair_of, parse_score
 
 REMEDY = "give --sts_dir DIR with the sets as files"
 

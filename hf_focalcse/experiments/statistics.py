@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
 
-BLOCK = 2**22  # numbers that are held in memory at a time
-SAME = 1e-9  # correlations that differ by less are treated as equal: the difference is rounding
-LEVEL = 0.95
+from ..evaluation.statistics import (
+    BLOCK,
+    LEVEL,
+    SAME,
+    draw_counts,
+    percentile_interval,
+    spearman_differences,
+    standardise,
+    weighted_ranks,
+)
 
 
 @dataclass(frozen=True)
@@ -97,57 +104,14 @@ def resample(
 
 def summarise(pairs: int, observed: float, drawn: np.ndarray, swapped: np.ndarray) -> PairTest:
     """Results of `resample` -> interval and p values. No p value is 0, since the data themselves are one resample."""
-    low, high = np.quantile(drawn, [0.5 - LEVEL / 2, 0.5 + LEVEL / 2])
+    low, high = percentile_interval(drawn)
     side = int(min(np.count_nonzero(drawn <= 0), np.count_nonzero(drawn >= 0)))
     beyond = int(np.count_nonzero(np.abs(swapped) >= abs(observed) - SAME))
     return PairTest(
-        *(pairs, len(drawn), observed, float(low), float(high)),
+        *(pairs, len(drawn), observed, low, high),
         min(1.0, 2 * (side + 1) / (len(drawn) + 1)),
         (beyond + 1) / (len(swapped) + 1),
     )
-
-
-def draw_counts(n: int, resamples: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """How often each of n pairs occurs in a resample of n pairs, in blocks of shape (R, n)."""
-    step = max(BLOCK // n, 1)
-    for start in range(0, resamples, step):
-        rows = min(step, resamples - start)
-        drawn = rng.integers(n, size=(rows, n)) + n * np.arange(rows)[:, None]
-        yield np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n).astype(np.float64)
-
-
-def spearman_differences(gold: np.ndarray, a: np.ndarray, b: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Mean over seeds of Spearman(gold, a) - Spearman(gold, b), x 100, for each row of ``weights``: (R, N) -> (R,).
-
-    A pair of weight w counts w times. The values are sorted once; the ranks of a resample are running sums of weights.
-    """
-    centred = _standard(weighted_ranks(gold, weights), weights)
-    total = np.zeros(len(weights))
-    for rows, sign in ((a, 1), (b, -1)):
-        for row in rows:
-            ranks = _standard(weighted_ranks(row, weights), weights)
-            total += sign * np.einsum("rn,rn,rn->r", weights, centred, ranks)
-    return 100 * total / len(a)
-
-
-def weighted_ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Mean ranks in a sample that contains each value ``weights`` times: (N,), (R, N) -> (R, N)."""
-    order = np.argsort(values, kind="stable")
-    starts = np.flatnonzero(np.diff(values[order], prepend=np.nan) != 0)  # of groups of equal values
-    sizes = np.diff(starts, append=len(values))
-    groups = np.add.reduceat(weights[:, order], starts, axis=1)
-    middle = np.cumsum(groups, axis=1) - (groups - 1) / 2
-    ranks = np.empty_like(weights)
-    ranks[:, order] = np.repeat(middle, sizes, axis=1)
-    return ranks
-
-
-def _standard(ranks: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Ranks with weighted mean 0 and weighted length 1, so that their product is a correlation."""
-    drawn = np.maximum(weights.sum(axis=1), 1)  # a resample of all sets may draw no pair of a small one
-    ranks -= (np.einsum("rn,rn->r", weights, ranks) / drawn)[:, None]
-    length = np.sqrt(np.einsum("rn,rn,rn->r", weights, ranks, ranks))
-    return np.divide(ranks, length[:, None], out=ranks, where=length[:, None] > 0)
 
 
 def swapped_differences(
@@ -166,8 +130,8 @@ def swapped_differences(
     swaps.
     """
     n, ones = len(gold), np.ones((1, len(gold)))
-    centred = _standard(weighted_ranks(gold, ones), ones)[0]
-    x, y = (np.stack([_standard(weighted_ranks(row, ones), ones)[0] for row in rows]) for rows in (a, b))  # (S, N)
+    centred = standardise(weighted_ranks(gold, ones), ones)[0]
+    x, y = (np.stack([standardise(weighted_ranks(row, ones), ones)[0] for row in rows]) for rows in (a, b))  # (S, N)
     sums = np.stack([centred * (y - x), y - x, y * y - x * x])  # (3, S, N): what a swap adds to the sums of a
     of_unit = np.stack([np.bincount(units, weights=row, minlength=universe) for row in sums.reshape(-1, n)], 1)
     found = []

@@ -1,31 +1,34 @@
-"""The cosine of every scored pair <-> pairs.npz beside results.json, for tests over sentence pairs."""
+"""What was measured of every pair, query or sentence <-> pairs.npz beside results.json, for tests over them."""
 
 from __future__ import annotations
 
 import io
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from ..errors import UserError
 from .atomic import draft
-from .scores import IDENTITY, Results
+from .scores import IDENTITY, Results, set_of
 
 PAIRS_FILE = "pairs.npz"
 ABOUT = "about.json"
-TEXTS = "texts/"  # before the name of a set: which pairs these are
+TEXTS = "texts/"  # before the name of a set: which pairs or units these are
+UNITS = "units/"  # before the key of a score: the values whose mean it is
 
 
 def write_cosines(folder: str | Path, results: Results) -> None:
-    """Write the gold score and the cosine of every pair of ``results``.
+    """Write the gold score and the cosine of every pair of ``results``, and the scores of every query or sentence.
 
     Sets that were measured before with the same model are kept.
     """
     file = Path(folder) / PAIRS_FILE
     model = {key: results.metadata["model"].get(key) for key in IDENTITY}
-    sets, data = dict(results.pairs), {key: results.metadata["data"][key]["sha256"] for key in results.pairs}
+    sets = results.pairs | {UNITS + key: of for key, of in results.units.items()}
+    data = {key: results.metadata["data"][key]["sha256"] for key in {*results.pairs, *map(set_of, results.units)}}
     if file.exists() and model["weights_sha256"]:
         try:
             older, about = _read(file)
@@ -45,13 +48,26 @@ def read_cosines(folder: str | Path, results: Results) -> dict[str, np.ndarray]:
     Raises:
         UserError: the file is damaged.
     """
-    return {key: of for key, of in _kept(folder, results).items() if not key.startswith(TEXTS)}
+    return recall(folder, results).pairs
 
 
 def read_fingerprints(folder: str | Path, results: Results) -> dict[str, np.ndarray]:
     """Set -> (N,) int64 fingerprints of the texts of its pairs, as in `read_cosines`; older files have none."""
+    return recall(folder, results).texts
+
+
+def recall(folder: str | Path, results: Results) -> Results:
+    """``results`` of ``folder`` with the pairs, units and texts that were kept of them, see `Results`.
+
+    Raises:
+        UserError: the file is damaged.
+    """
     kept = _kept(folder, results)
-    return {key.removeprefix(TEXTS): of for key, of in kept.items() if key.startswith(TEXTS)}
+    units, texts = (
+        {key.removeprefix(kind): of for key, of in kept.items() if key.startswith(kind)} for kind in (UNITS, TEXTS)
+    )
+    pairs = {key: of for key, of in kept.items() if not key.startswith((UNITS, TEXTS))}
+    return replace(results, pairs=pairs, units=units, texts=texts)
 
 
 def _kept(folder: str | Path, results: Results) -> dict[str, np.ndarray]:
@@ -67,7 +83,7 @@ def _kept(folder: str | Path, results: Results) -> dict[str, np.ndarray]:
     if about["model"] != {key: model.get(key) for key in IDENTITY}:
         return {}
     measured = {key for key, sha256 in about["data"].items() if data.get(key, {}).get("sha256") == sha256}
-    return {key: of for key, of in sets.items() if key.removeprefix(TEXTS) in measured}
+    return {key: of for key, of in sets.items() if set_of(key.removeprefix(TEXTS).removeprefix(UNITS)) in measured}
 
 
 def _read(file: Path) -> tuple[dict[str, np.ndarray], dict]:

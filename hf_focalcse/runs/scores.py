@@ -28,6 +28,7 @@ SEVEN = {  # the tasks whose average papers print, in their order -> title
     "SICK-R": "SICK-R",
 }
 SUBSET = "subset:"
+MAIN_METRICS = ("mrr",)  # that a set is known by and that have no aggregation, beside MAP: a row for each kind of task
 
 
 @dataclass(frozen=True, order=True)
@@ -73,7 +74,14 @@ class ScoreKey:
 
     @property
     def is_headline(self) -> bool:
-        return (self.aggregation, self.metric) == ("all", "spearman")
+        """Whether a set is known by this score: Spearman over all pairs, MAP, or one of `MAIN_METRICS`."""
+        of_pairs = (self.aggregation, self.metric) == ("all", "spearman")
+        return of_pairs or self.is_ranking or (not self.aggregation and self.metric in MAIN_METRICS)
+
+    @property
+    def title(self) -> str:
+        """What the metric is called in tables: Spearman, MAP, MRR; of others their name in the key."""
+        return {"spearman": "Spearman", "mrr": "MRR"}.get(self.metric, "MAP" if self.is_ranking else self.metric)
 
     @property
     def is_average(self) -> bool:
@@ -141,7 +149,7 @@ def headline(set_key: str) -> str:
 
 
 def headlines(scores: Mapping[str, float]) -> dict[str, float]:
-    """Those of ``scores`` that are one Spearman correlation over all pairs of a set, or an average of these."""
+    """Those of ``scores`` that a set is known by (see `ScoreKey.is_headline`), or an average of these."""
     return {key: score for key, score in scores.items() if is_headline(key)}
 
 
@@ -168,13 +176,15 @@ def averages(scores: Mapping[str, float], data: Mapping[str, Any]) -> dict[str, 
 class Results:
     """Scores by key (see `ScoreKey`), correlations x 100, and the metadata: what they were measured on and with.
 
-    pairs: set -> (2, N) gold score and cosine of every pair, for sets that were measured just now. texts: set -> (N,)
-    fingerprints of these pairs.
+    For sets that were measured just now there is also what a paired bootstrap needs. pairs: set -> (2, N) gold score
+    and cosine of every pair. units: score -> (N,) values x 100 whose mean it is, one of each query or sentence; the
+    set's description says which (``unit``). texts: set -> (N,) fingerprints of these pairs or units.
     """
 
     scores: dict[str, float]
     metadata: dict[str, Any]
     pairs: dict[str, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
+    units: dict[str, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
     texts: dict[str, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -248,7 +258,8 @@ class Results:
         """Results of one model on different sets as one."""
         scores = {key: score for part in parts for key, score in part.scores.items()}
         data = {key: of for part in parts for key, of in part.metadata["data"].items()}
-        pairs, texts = (
-            {key: of for part in parts for key, of in getattr(part, name).items()} for name in ("pairs", "texts")
+        pairs, units, texts = (
+            {key: of for part in parts for key, of in getattr(part, name).items()}
+            for name in ("pairs", "units", "texts")
         )
-        return cls(scores | averages(scores, data), {**parts[0].metadata, "data": data}, pairs, texts)
+        return cls(scores | averages(scores, data), {**parts[0].metadata, "data": data}, pairs, units, texts)

@@ -14,7 +14,6 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import IntervalStrategy
 
 from ..errors import UserError
-from ..runs.scores import headline
 from .engines import asked_engine, asked_processes, check_fsdp_version, check_launch, no_accelerator, prepare_deepspeed
 
 
@@ -87,7 +86,7 @@ def decide(args: Any, dev: Sequence[Any]) -> Any:
         decided.eval_strategy, decided.load_best_model_at_end = IntervalStrategy.NO, False
         decided.metric_for_best_model = None
         return decided
-    default = headline(dev[0].key)
+    default = dev[0].headline
     metric = (args.metric_for_best_model or "loss").removeprefix("eval_")
     if metric == "loss":  # what TrainingArguments puts where nothing was asked for; evaluation gives no loss
         metric, decided.greater_is_better = default, True

@@ -13,7 +13,7 @@ from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import logging
 
 from ..errors import UserError, suggest
-from ..evaluation import evaluate_sts
+from ..evaluation import PairSet, evaluate_sts
 from ..objectives.pairs import gather_rows
 from ..runs.scores import Results, ScoreKey, headlines
 from .baseline import Before, score_before
@@ -108,9 +108,10 @@ class Scorer:
         return self.trainer.args.eval_strategy == IntervalStrategy.STEPS
 
     def measure(self) -> dict[str, float]:
-        """Alignment and uniformity of a fixed sample of the first dev task or, without one, of training text."""
-        if self.dev:
-            return measure_pairs(self.dev[0], self.encode)
+        """Alignment and uniformity of a fixed sample: of the first dev task of graded pairs, else of training text."""
+        labelled = next((task for task in self.dev if isinstance(task, PairSet)), None)
+        if labelled is not None:
+            return measure_pairs(labelled, self.encode)
         trainer = self.trainer
         return measure_views(trainer.encoder, trainer.train_dataset, trainer.collate_views, trainer.args.device)
 

@@ -12,7 +12,7 @@ from patience import PATIENCE
 from tiny import SENTENCES, save_tiny
 
 from hf_focalcse.evaluation import STS_TASKS, Results
-from hf_focalcse.evaluation.rerank_sets import HUB_ID, REVISION
+from hf_focalcse.evaluation.rerank_files import HUB_ID, REVISION
 from hf_focalcse.runs.record import RunRecord
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,6 @@ from hf_focalcse.encoder.auto import MODELS, AutoModelForFocalCL
 from hf_focalcse.encoder.head import HEAD_FILE
 from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.encoder.poolers import POOLERS
-from hf_focalcse.errors import UserError
 from hf_focalcse.losses import Pairs, build_loss
 
 FAMILIES = list(CONFIGS)
@@ -253,13 +252,6 @@ def test_encode_cuts_at_max_length(tmp_path, family):
     long = "dog " * 500
     np.testing.assert_allclose(model.encode([long]), model.encode(["dog " * (model.max_length() - 2)]), atol=1e-6)
     np.testing.assert_allclose(model.encode([long], max_length=4), model.encode(["dog dog"]), atol=1e-6)
-
-
-def test_encode_takes_a_list(tmp_path):
-    model = model_of(tmp_path)
-    np.testing.assert_array_equal(model.encode(iter(SENTENCES)), model.encode(np.array(SENTENCES)))
-    with pytest.raises(UserError, match="a list of sentences, not one string"):
-        model.encode("a man plays")
 
 
 def test_unused_projection_gets_no_gradient(tmp_path):

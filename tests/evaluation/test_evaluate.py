@@ -91,7 +91,7 @@ def test_each_distinct_sentence_is_encoded_once_longest_first(monkeypatch):
     (texts,) = encoder.calls
     assert sorted(texts) == sorted({"0", "10", "20", "30", "45", "50", "60", "007"})
     assert [len(text) for text in texts] == sorted((len(text) for text in texts), reverse=True)
-    monkeypatch.setattr("hf_focalcse.evaluation.evaluate.BLOCK", 3)
+    monkeypatch.setattr("hf_focalcse.evaluation.protocol.BLOCK", 3)
     blocks = Angles()
     assert run(STS, twin, encoder=blocks).scores == run(STS, twin).scores
     assert [text for call in blocks.calls for text in call] == texts

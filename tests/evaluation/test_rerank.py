@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from hf_focalcse.errors import UserError
-from hf_focalcse.evaluation import RerankSet, Results, evaluate_rerank, load_rerank
+from hf_focalcse.evaluation import RerankSet, Results, evaluate_sts, load_rerank
 from hf_focalcse.evaluation.metrics import average_precision, cosine, reciprocal_rank
-from hf_focalcse.evaluation.rerank import score
-from hf_focalcse.evaluation.rerank_sets import HUB_ID, REVISION, SCORERS, Query
+from hf_focalcse.evaluation.rerank import SCORERS, Query, score
+from hf_focalcse.evaluation.rerank_files import HUB_ID, REVISION
 from hf_focalcse.evaluation.summary import summarise
 from hf_focalcse.evaluation.table import make_table
 
@@ -155,7 +155,7 @@ def test_sbert_equals_the_evaluator_of_sentence_transformers():
         queries.append(Query(f"q{number}", tuple(f"{number}.{i % 6}" for i in range(8)), tuple(map(bool, relevant))))
     texts = {text for one in queries for text in (one.text, *one.candidates)}
     encoder = Table({text: RNG.normal(size=4).astype(np.float32) for text in texts})
-    ours = evaluate_rerank(encoder, [RerankSet("x", "y", tuple(queries), "here", "sbert")], progress=False)
+    ours = evaluate_sts(encoder, [RerankSet("x", "y", tuple(queries), "here", "sbert")], progress=False)
     samples = [
         {"query": one.text, **{kind: [text for text, label in zip(one.candidates, one.relevant, strict=True)
                                       if label == wanted] for kind, wanted in (("positive", 1), ("negative", 0))}}
@@ -195,7 +195,7 @@ SET = RerankSet(
 
 def test_each_text_is_encoded_once_and_equal_texts_are_tied_in_the_files_order():
     encoder = vectors_of({"q1": 0, "q2": 1, "a": 0.1, "b": 0.5, "c": 2})
-    results = evaluate_rerank(encoder, [SET, SET], progress=False)
+    results = evaluate_sts(encoder, [SET, SET], progress=False)
     assert sorted(text for call in encoder.calls for text in call) == ["a", "b", "c", "q1", "q2"]
     assert results.scores["mine/dev/map_official"] == pytest.approx(100 * (1 / 2 + 2 / 3) / 2 / 2, abs=1e-5)
     assert results.scores["mine/dev/mrr_official"] == 25
@@ -205,7 +205,7 @@ def test_each_text_is_encoded_once_and_equal_texts_are_tied_in_the_files_order()
 def test_results_come_back_merge_and_are_shown(tmp_path):
     model = {"name_or_path": "m", "pooler": "mean", "weights_sha256": "ab"}
     encoder = vectors_of({"q1": 0, "q2": 1, "a": 0.1, "b": 0.5, "c": 2})
-    results = evaluate_rerank(encoder, [SET], progress=False, model=model)
+    results = evaluate_sts(encoder, [SET], progress=False, model=model)
     results.write(tmp_path / "results.json")
     assert Results.read(tmp_path / "results.json") == results
     table = summarise(results)
@@ -215,7 +215,7 @@ def test_results_come_back_merge_and_are_shown(tmp_path):
     assert "a query without positives counts as 0" in " ".join(table.split())
     assert "mine/dev: of 2 queries 1 have no positive and 0 no negative." in table
     other = RerankSet("mine", "test", SET.queries, "here", "sbert")
-    merged = evaluate_rerank(encoder, [other], progress=False, model=model).merge(results)
+    merged = evaluate_sts(encoder, [other], progress=False, model=model).merge(results)
     assert {"mine/dev/map_official", "mine/test/map_sbert"} <= set(merged.scores)
     made = make_table([("m", merged)])
     assert made.header == ["System", "mine/dev map_official", "mine/test map_sbert"]
@@ -225,14 +225,14 @@ def test_results_come_back_merge_and_are_shown(tmp_path):
 def test_a_collapsed_encoder_is_refused():
     encoder = Table({text: np.ones(2, np.float32) for text in ("q1", "q2", "a", "b", "c")})
     with pytest.raises(UserError, match="all 5 cosines of mine/dev equal 1.000000: the encoder has collapsed"):
-        evaluate_rerank(encoder, [SET], progress=False)
+        evaluate_sts(encoder, [SET], progress=False)
 
 
 def test_what_is_alike_for_every_encoder_is_no_collapse():
     one = RerankSet("mine", "dev", (Query("q", ("a",), (True,)),), "here")
-    assert evaluate_rerank(vectors_of({"q": 0, "a": 1}), [one], progress=False).scores["mine/dev/map_official"] == 100
+    assert evaluate_sts(vectors_of({"q": 0, "a": 1}), [one], progress=False).scores["mine/dev/map_official"] == 100
     same = RerankSet("mine", "dev", (Query("q", ("q",), (True,)), Query("p", ("p",), (True,))), "here")
-    assert evaluate_rerank(vectors_of({"q": 0, "p": 1}), [same], progress=False).scores["mine/dev/mrr_official"] == 100
+    assert evaluate_sts(vectors_of({"q": 0, "p": 1}), [same], progress=False).scores["mine/dev/mrr_official"] == 100
 
 
 @pytest.mark.parametrize("scorer, queries", [("official", (NOTHING,)), ("sbert", (NOTHING, ALL)), ("official", ())])
@@ -272,7 +272,7 @@ def test_a_table_without_splits_and_ranks(tmp_path):
     path = write(tmp_path / "x.jsonl.gz", gzip.compress("\n".join(map(json.dumps, rows)).encode()))
     (found,) = load_rerank(path, scorer="sbert")
     assert found.key == "x/file" and found.queries == (Query("q", ("a", "b"), (True, False), None),)
-    assert evaluate_rerank(vectors_of({"q": 0, "a": 1, "b": 2}), [found], progress=False).metadata["data"]["x/file"][
+    assert evaluate_sts(vectors_of({"q": 0, "a": 1, "b": 2}), [found], progress=False).metadata["data"]["x/file"][
         "search_engine"
     ] is None  # fmt: skip
 
@@ -357,9 +357,7 @@ def test_askubuntu_folder(tmp_path, packed):
     assert dev.queries[1].relevant == (False, False)
     assert test.queries == (Query("title one", ("title two", "three", "five"), (False, False, True), (2, 1, 0)),)
     assert [found.key for found in load_rerank(tmp_path, ["test"])] == ["AskUbuntu/test"]
-    engine = evaluate_rerank(
-        vectors_of({"title one": 0, "title two": 1, "three": 0.5, "four": 2}), [dev], progress=False
-    )
+    engine = evaluate_sts(vectors_of({"title one": 0, "title two": 1, "three": 0.5, "four": 2}), [dev], progress=False)
     assert engine.metadata["data"]["AskUbuntu/dev"]["search_engine"]["map_sbert"] == pytest.approx(100 / 3, abs=1e-5)
     assert engine.scores["AskUbuntu/dev/map_sbert"] == 100
 

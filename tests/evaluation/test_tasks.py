@@ -7,8 +7,8 @@ import time
 import pytest
 
 from hf_focalcse.data.files import read_lines
-from hf_focalcse.data.graded_pairs import Pair, read_pairs
 from hf_focalcse.errors import UserError
+from hf_focalcse.evaluation.pair_sets import Pair, read_pairs
 from hf_focalcse.evaluation.tasks import STS_TASKS, load_tasks, open_source
 
 HEADER = "subset\tsplit\tscore\tsentence1\tsentence2\n"
@@ -79,7 +79,7 @@ def test_tsv_folder(tsv):
     described = stsb.describe()
     assert described.pop("sha256") != sets["STS12/test"].describe()["sha256"]
     assert described == {
-        "pairs": 2, "expected_pairs": 1379, "subsets": {"MSRvid": 1, "images": 1}, "source": str(tsv),
+        "unit": "pairs", "pairs": 2, "expected_pairs": 1379, "subsets": {"MSRvid": 1, "images": 1}, "source": str(tsv),
         "revision": None, "text": "raw", "empty_sentences": 1,
     }  # fmt: skip
     assert len(sets["SICK-R/mteb-test"].pairs) == 7

@@ -6,16 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hf_focalcse.experiments.statistics import (
-    compare_seeds,
-    draw_counts,
-    holm,
-    resample,
-    spearman_differences,
-    summarise,
-    swapped_differences,
-    weighted_ranks,
-)
+from hf_focalcse.evaluation.statistics import draw_counts, spearman_differences, weighted_ranks
+from hf_focalcse.experiments.statistics import compare_seeds, holm, resample, summarise, swapped_differences
 
 NULL = 200
 BAND = stats.binom.ppf([0.0005, 0.9995], NULL, 0.05)  # 2 to 22 of 200

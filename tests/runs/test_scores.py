@@ -30,10 +30,18 @@ def test_text_that_is_no_key(text):
 def test_what_a_key_says_of_itself():
     asked = ("is_headline", "is_average", "is_of_a_subset", "is_ranking")
     said = {text: [name for name in asked if getattr(ScoreKey.parse(text), name)] for text in KEYS}
-    assert said == dict(zip(KEYS, ([asked[0]], [asked[2]], [], [asked[3]], [asked[0], asked[1]]), strict=True))
+    assert said == dict(
+        zip(KEYS, ([asked[0]], [asked[2]], [], [asked[0], asked[3]], [asked[0], asked[1]]), strict=True)
+    )
     gain = ScoreKey.headline("STSBenchmark/dev").gain
     assert gain == "STSBenchmark/dev/all/spearman/gain" and not is_headline(gain)
     assert is_headline("eval_STSBenchmark/dev/all/spearman")
+    assert is_headline("mine/held_out/mrr") and not is_headline("mine/held_out/recall@1")
+    assert [ScoreKey.parse(f"x/y/{metric}").title for metric in ("mrr", "map_sbert", "other")] == [
+        "MRR",
+        "MAP",
+        "other",
+    ]
 
 
 def test_both_splits_of_sick_r():

@@ -32,7 +32,7 @@ def make_trainer(
     if dev is None:
         defaults |= {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
     else:
-        defaults |= {"eval_steps": 2, "save_steps": 2, "metric_for_best_model": f"{dev[0].key}/all/spearman"}
+        defaults |= {"eval_steps": 2, "save_steps": 2, "metric_for_best_model": dev[0].headline}
     args = FocalCSETrainingArguments(output_dir=str(folder / "out"), **(defaults | arguments))
     return FocalCSETrainer(
         model,

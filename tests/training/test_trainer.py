@@ -19,7 +19,8 @@ from hf_focalcse import FocalCSETrainingArguments, build_loss
 from hf_focalcse.encoder.augment import build_augmentations
 from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.errors import UserError
-from hf_focalcse.evaluation import evaluate_sts
+from hf_focalcse.evaluation import RerankSet, evaluate_sts
+from hf_focalcse.evaluation.rerank import Query
 from hf_focalcse.losses import Pairs
 from hf_focalcse.losses.base import describe_pairs
 from hf_focalcse.objectives.pairs import make_pairs
@@ -209,6 +210,29 @@ def test_a_lower_alignment_is_better(tmp_path, dev):
     unsaid = make_trainer(tmp_path, dev=dev, metric_for_best_model=None)
     assert unsaid.args.greater_is_better is True
     assert unsaid.args.metric_for_best_model == f"{dev[0].key}/all/spearman"
+
+
+def test_a_set_of_queries_chooses_the_checkpoint_as_a_set_of_pairs_does(tmp_path):
+    queries = tuple(
+        Query(
+            text, tuple(SENTENCES[j] for j in range(8) if j != i), tuple(j == (i + 1) % 8 for j in range(8) if j != i)
+        )
+        for i, text in enumerate(SENTENCES)
+    )
+    dev = [RerankSet("mine", "dev", queries, "here")]
+    trainer = make_trainer(tmp_path, dev=dev, max_steps=8, learning_rate=5e-3, measure_steps=4)
+    trainer.score_baseline()
+    trainer.train()
+    assert trainer.args.metric_for_best_model == "mine/dev/map_official" and trainer.args.greater_is_better
+    logged = [line["eval_mine/dev/map_official"] for line in trainer.state.log_history if "eval_seconds" in line]
+    assert trainer.state.best_metric == max(logged) and len(set(logged)) > 1
+    gains = [line["eval_mine/dev/map_official/gain"] for line in trainer.state.log_history if "eval_seconds" in line]
+    assert gains == pytest.approx([score - trainer.baseline["mine/dev/map_official"] for score in logged])
+    assert [line for line in trainer.state.log_history if "measured_views/alignment" in line]  # no graded pairs
+    unsaid = make_trainer(tmp_path, dev=dev, metric_for_best_model=None)
+    assert unsaid.args.metric_for_best_model == "mine/dev/map_official"
+    reciprocal = make_trainer(tmp_path, dev=dev, metric_for_best_model="mine/dev/mrr_official")
+    assert reciprocal.args.metric_for_best_model == "mine/dev/mrr_official"
 
 
 def test_dev_sentences_are_encoded_by_the_batch_asked_for(tmp_path, dev, monkeypatch):

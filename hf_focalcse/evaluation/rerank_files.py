@@ -1,123 +1,22 @@
-"""Queries with candidates to rank, read from a table, from AskUbuntu's files or from the Hub."""
+"""A table, AskUbuntu's files or MTEB's copy on the Hub -> sets of queries with candidates to rank."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..data.files import read_lines
 from ..data.formats import read_records
 from ..data.hub import pinned_rows
 from ..errors import UserError, suggest
+from .rerank import SCORERS, Query, RerankSet
 
 LABELS = {"1": True, "0": False, "true": True, "false": False}
 COLUMNS = ("qid", "label", "query", "candidate")
 TEXTS = "text_tokenized.txt"  # of AskUbuntu
 HUB_ID = "mteb/askubuntudupquestions-reranking"
 REVISION = "2000358ca161889fa9c082cb41daa8dcfb161a54"
-PUBLISHED = {"semeval_cqa_b/dev2016": 500, "semeval_cqa_b/train2016p2": 670}  # pairs of a query and a candidate
-
-
-class Scorer(NamedTuple):
-    """How an official scorer ranks, and how it counts a query without positives or without negatives.
-
-    tied: see `average_precision`; "together" also puts positives first in the reciprocal rank. map_depth, mrr_depth:
-    the ranks that count, None for all. unanswerable: whether a query without positives counts (as 0), and one without
-    negatives (as 1); otherwise both are left out. rule: the same in words, for results.json.
-    """
-
-    tied: str
-    map_depth: int | None
-    mrr_depth: int | None
-    unanswerable: bool
-    rule: str
-
-
-SCORERS = {
-    "official": Scorer(
-        *("order", 10, 10, True),
-        rule="as the scorer of SemEval-2016 and 2017 task 3: the first 10 ranks, equal scores in the file's order, a "
-        "query without positives counts as 0",
-    ),
-    "sbert": Scorer(
-        *("together", None, 10, False),
-        rule="as RerankingEvaluator of sentence-transformers and MTEB 1: average precision over all ranks with equal "
-        "scores taken together, MRR within 10 ranks with positives first among equals, queries without positives or "
-        "without negatives left out",
-    ),
-}
-
-
-class Query(NamedTuple):
-    """One query and its candidates. engine: the score of each by the search engine, higher is better, if known."""
-
-    text: str
-    candidates: tuple[str, ...]
-    relevant: tuple[bool, ...]
-    engine: tuple[float, ...] | None = None
-
-
-@dataclass(frozen=True)
-class RerankSet:
-    """The queries of one split, in file order. scorer: whose rules score them, a row of `SCORERS`.
-
-    Raises:
-        UserError: no query can be scored.
-    """
-
-    task: str
-    split: str
-    queries: tuple[Query, ...]
-    source: str
-    scorer: str = "official"
-    hub_id: str | None = None
-    text: str = "raw"
-
-    def __post_init__(self):
-        if not any(self.scored(query) and any(query.relevant) for query in self.queries):
-            raise UserError(
-                f"{self.source}: no query of {self.key} can be scored; one needs a relevant candidate"
-                + ("" if SCORERS[self.scorer].unanswerable else " and another")
-            )
-
-    @property
-    def key(self) -> str:
-        """``semeval_cqa_b/dev2016``: how every score of this set begins."""
-        return f"{self.task}/{self.split}"
-
-    def scored(self, query: Query) -> bool:
-        """Whether the query counts at all."""
-        return SCORERS[self.scorer].unanswerable or len(set(query.relevant)) == 2
-
-    def texts(self) -> list[str]:
-        """Each query followed by its candidates, in order."""
-        return [text for query in self.queries for text in (query.text, *query.candidates)]
-
-    def describe(self) -> dict[str, Any]:
-        """What results.json says about the data; a pair is a query and a candidate, the hash covers all in order."""
-        lines = [f"{query.text}\t{label:d}\t{text}" for query in self.queries
-                 for text, label in zip(query.candidates, query.relevant, strict=True)]  # fmt: skip
-        return {
-            "pairs": len(lines),
-            "expected_pairs": PUBLISHED.get(self.key),
-            "queries": len(self.queries),
-            "queries_scored": sum(map(self.scored, self.queries)),
-            "without_positive": sum(not any(query.relevant) for query in self.queries),
-            "without_negative": sum(all(query.relevant) for query in self.queries),
-            "positives": sum(sum(query.relevant) for query in self.queries),
-            "subsets": {},
-            "source": self.source,
-            "revision": REVISION if self.hub_id else None,
-            "hub_id": self.hub_id,
-            "sha256": hashlib.sha256("\n".join(lines).encode()).hexdigest(),
-            "text": self.text,
-            "empty_sentences": sum(not text.strip() for text in self.texts()),
-            "scorer": self.scorer,
-            "rule": SCORERS[self.scorer].rule,
-        }
 
 
 def load_rerank(
@@ -281,4 +180,4 @@ def _read_hub(_: Path, split: str, scorer: str) -> RerankSet:
             raise UserError(f"{where}: columns query, positive, negative are needed, found {', '.join(row)}") from None
         labels = [True] * len(positives) + [False] * len(negatives)
         queries.append(Query(query, (*positives, *negatives), tuple(labels)))
-    return RerankSet("AskUbuntuDupQuestions", split, tuple(queries), f"{HUB_ID} on the Hub", scorer, HUB_ID)
+    return RerankSet("AskUbuntuDupQuestions", split, tuple(queries), f"{HUB_ID} on the Hub", scorer, HUB_ID, REVISION)
