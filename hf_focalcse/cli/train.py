@@ -138,11 +138,12 @@ def require_numbers(model: Any) -> None:
 def start_record(settings: Settings, trainer: FocalCSETrainer) -> RunRecord:
     """run.json before the first step."""
     chosen, published = settings.model, settings.publish
-    record = make_record(trainer)
+    record = make_record(trainer, chosen.model_revision)
     supervised = [quickstart.SUPERVISED_NOTE] if chosen.model_name_or_path == quickstart.ENCODER_PACKAGE else []
-    names = {"name_or_path": chosen.model_name_or_path, "revision": chosen.model_revision}
+    names = {"name_or_path": chosen.model_name_or_path}
     wanted = {"sentence_transformers": published.sentence_transformers, "onnx": published.onnx}
-    publication = {"license": published.license, "language": published.language, "wanted": wanted}
+    asked = {"license": published.license, "language": published.language, "wanted": wanted}
+    inherited = {} if published.license else record.publication
     return replace(
         record,
         command=list(settings.command),
@@ -158,7 +159,7 @@ def start_record(settings: Settings, trainer: FocalCSETrainer) -> RunRecord:
         | {"engine": engine_of(trainer.accelerator), "device": settings.training.device.type},
         step_memory=trainer.step_memory.to_dict(),
         notes=[*settings.notes, *supervised],
-        publication={key: value for key, value in publication.items() if value},
+        publication=inherited | {key: value for key, value in asked.items() if value},
     )
 
 

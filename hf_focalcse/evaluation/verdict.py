@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 from ..runs.escaping import escape_markdown
@@ -22,6 +24,11 @@ def told(key: str, found: Difference, encoder: str) -> str:
     if found.verdict in ("raised", "lowered"):
         return f"contrastive training {verb.upper()} {key} {rest} against {encoder}"
     return f"{key}: {found.sentence()} against {encoder}"
+
+
+def sentence_case(text: str) -> str:
+    """With a capital at its beginning, unless that is the key of a score."""
+    return f"C{text[1:]}" if text.startswith("contrastive training") else text
 
 
 def judged_keys(record: RunRecord) -> list[str]:
@@ -45,8 +52,7 @@ def verdict(record: RunRecord) -> str:
 def _sentence(record: RunRecord, key: str, differences: Differences, before: dict[str, float], name: str) -> str:
     shown, encoder = escape_markdown(key), f"the encoder {name}"
     if key in differences:
-        text = f"{told(shown, Difference(**differences[key]), encoder)}; one seed."
-        return text.replace("contrastive", "Contrastive", 1) if text.startswith("contrastive") else text
+        return sentence_case(f"{told(shown, Difference(**differences[key]), encoder)}; one seed.")
     base, now = before[key], record.final[key]
     change = f"from {base:.2f} to {now:.2f} ({now - base:+.2f})"
     return f"Contrastive training took {shown} {change} against {encoder}; one seed, and {UNTESTED}."
@@ -79,7 +85,45 @@ def score_table(record: RunRecord) -> Table:
 
 
 def conclusions(record: RunRecord) -> Iterator[str]:
-    """A line on each dev score that was measured before and after training."""
+    """A line on each dev score that was measured before and after training; an alarm tells of those that fell."""
     for key in judged_keys(record):
-        if key in record.differences:
-            yield told(key, Difference(**record.differences[key]), record.baseline_encoder)
+        found = Difference(**record.differences[key]) if key in record.differences else None
+        if found is not None and found.verdict != "lowered":
+            yield sentence_case(told(key, found, record.baseline_encoder))
+
+
+def aside(record: RunRecord, key: str) -> str:
+    """`` (as published 83.25: no difference was found)``, behind the score of a run; empty without a score before."""
+    if key not in record.baseline:
+        return ""
+    verdict = f": {of['verdict']}" if (of := record.differences.get(key)) else ""
+    return f" ({record.baseline_name} {record.baseline[key]:.2f}{verdict})"
+
+
+def counted(records: Sequence[RunRecord], key: str) -> str:
+    """``raised in 3 of 4 runs, no difference was found in 1``: the verdicts over the pairs of runs that differ in the
+    seed; empty where no run kept an interval."""
+    found = Counter(of["verdict"] for record in records if (of := record.differences.get(key)))
+    parts = [f"{verdict} in {n}" for verdict, n in found.most_common()]
+    if not parts:
+        return ""
+    runs = f"run{'s' * (len(records) > 1)}"
+    return ", ".join([f"{parts[0]} of {len(records)} {runs}", *parts[1:]])
+
+
+def arm_against_start(name: str, records: Sequence[RunRecord]) -> Iterator[str]:
+    """A sentence on each dev score of runs that differ in the seed: what it was before training, as published and with
+    the pooling of the runs, and what became of it."""
+    first = records[0]
+    for key in judged_keys(first):
+        if not all(key in record.baseline and key in record.final for record in records):
+            continue
+        before = [f"{_mean(records, 'baseline', key)} {first.baseline_name}"]
+        if all(key in record.start for record in records):
+            before.append(f"{_mean(records, 'start', key)} {first.start_name}")
+        after = f"{_mean(records, 'final', key)} trained"
+        yield f"{name}, {key}: {', '.join(before)}, {after} ({counted(records, key) or UNTESTED})"
+
+
+def _mean(records: Sequence[RunRecord], part: str, key: str) -> str:
+    return f"{statistics.fmean(getattr(record, part)[key] for record in records):.2f}"

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Stopped, UserError
+from ..evaluation.verdict import aside
 from ..options.experiments import SweepOptions
 from ..runs.atomic import write_json
 from ..runs.folder import read_results
 from ..runs.record import RUN_FILE, RunRecord
-from ..runs.scores import SICK_SPLITS, headline, set_of
+from ..runs.scores import SICK_SPLITS, headline, is_headline, set_of
 from ..training.checkpoints import list_checkpoints, remove
 from .asked import differences_from_command
 from .grid import Grid, PlannedRun, read_grid
@@ -273,7 +274,12 @@ class Sweep:
         scores = results.scores if results else {}
         os.close(lock)
         self.finished.append(run.name)
-        shown = [f"{set_of(key)} {score:.2f}" for key, score in scores.items() if key in PRINTED]
+        record = RunRecord.load(self.folder / run.name)
+        shown = [
+            f"{set_of(key)} {score:.2f}{aside(record, key)}"
+            for key, score in scores.items()
+            if key in PRINTED or (key in record.baseline and is_headline(key))
+        ]
         left = self.remaining()
         self.progress.line(
             f"finished {run.name}{': ' + ', '.join(shown) if shown else ''} ({len(self.finished)} of {self.total}"

@@ -76,6 +76,8 @@ def make_card(record: RunRecord, results: Results | None, plots: Sequence[str] =
     metadata = ModelCardData(
         language=publication.get("language"),
         license=publication.get("license"),
+        license_name=publication.get("license_name") if publication.get("license") == "other" else None,
+        license_link=publication.get("license_link") if publication.get("license") == "other" else None,
         library_name="sentence-transformers" if complete else "transformers",
         pipeline_tag="sentence-similarity" if complete else "feature-extraction",
         tags=[*(TAGS if complete else TAGS[1:3]), f"loss:{loss['name']}"],

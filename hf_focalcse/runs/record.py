@@ -18,8 +18,10 @@ from .environment import current_commit, describe_hardware, library_versions
 
 FORMAT = 1
 RUN_FILE = "run.json"
-ADDED_LATER = ("publication", "step_memory", "dev_sets")  # fields that files of version 0.1 may lack
-ADDED_LATER += ("start", "differences", "start_differences")
+ADDED_LATER = (  # fields that older files may lack
+    *("publication", "step_memory", "dev_sets"),
+    *("start", "differences", "start_differences"),
+)
 AS_PUBLISHED = "as published"  # the encoder before training, with the pooling that its checkpoint records
 # A path that stands out from other text: it begins at the root, the home folder or a drive, or with dots.
 PATH = re.compile(r"""(?<![\w.:/~\\)\]-])(?:[A-Za-z]:|~\w*|\.{1,2})?(?:[/\\][^\s/\\'"`,;:()\[\]]+)+[/\\]?""")

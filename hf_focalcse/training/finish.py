@@ -18,6 +18,7 @@ from ..evaluation.verdict import told
 from ..publishing.card import write_card
 from ..publishing.export import export_model
 from ..publishing.hub import Target, push
+from ..publishing.inherited import inherited_licence
 from ..publishing.plots import draw_plots
 from ..runs.cosines import write_cosines
 from ..runs.folder import WEIGHTS_FILE
@@ -27,8 +28,8 @@ from .engines import whole_model
 from .keeping import logger
 
 
-def make_record(trainer: Any) -> RunRecord:
-    """What run.json can say without a command line."""
+def make_record(trainer: Any, revision: str | None = None) -> RunRecord:
+    """What run.json can say without a command line. revision: of the encoder that training started from."""
     model, state, before = trainer.encoder, trainer.state, trainer.scorer.before
     dataset: Any = trainer.train_dataset
     report = getattr(dataset, "report", None)
@@ -45,7 +46,7 @@ def make_record(trainer: Any) -> RunRecord:
         model={
             "name_or_path": model.config.name_or_path,
             "base_model": model.config.focal_cl.get("base_model"),
-            "revision": None,
+            "revision": revision,
             "class": type(model).__name__,
             "model_type": model.config.model_type,
             "pooler": model.pooler_name,
@@ -65,6 +66,7 @@ def make_record(trainer: Any) -> RunRecord:
         start=before.start.scores if before.published and before.start else {},
         best=best,
         alarms=list(trainer.alarms),
+        publication=dict(inherited_licence(model.config.name_or_path, revision)),
     )
 
 
