@@ -575,8 +575,12 @@ def test_the_bare_command_trains_the_quickstart(tmp_path):
     folder = tmp_path / "runs/quickstart-focal-seed42"
     record, results = read(folder)
     (name,) = (key for key in record.final if key.endswith("/all/spearman"))
-    assert record.final[name] == results.scores[name] > record.baseline[name]
-    assert f"{record.baseline[name]:.2f}" in end.stdout and f"{record.final[name]:.2f}" in end.stdout
+    found = Difference(**record.differences[name])
+    assert record.final[name] == results.scores[name] == found.after and record.baseline[name] == found.before
+    assert record.baseline_of == "as published" and record.model["published"]["pooler"] == "mean"
+    assert f"{found.before:.2f}" in end.stdout and f"{found.after:.2f}" in end.stdout
+    interval = f"95 % interval {found.low:+.2f} to {found.high:+.2f}"
+    assert interval in end.stdout and interval in (folder / "README.md").read_text()
     assert "%|" in end.stderr  # a progress bar
     card = (folder / "README.md").read_text()
     assert "had supervised training before" in card and "sentence-transformers/all-MiniLM-L6-v2" in card
