@@ -23,7 +23,7 @@ from ..publishing.publish import prepare_push, publish
 from ..runs.record import RunRecord, describe_hardware
 from ..runs.scores import headlines
 from ..training.engines import engine_of
-from ..training.finish import finish_run, make_record
+from ..training.finish import finish_run, first_record
 from ..training.trainer import FocalCSETrainer
 from .preparation import (
     decide_pooling,
@@ -138,7 +138,7 @@ def require_numbers(model: Any) -> None:
 def start_record(settings: Settings, trainer: FocalCSETrainer) -> RunRecord:
     """run.json before the first step."""
     chosen, published = settings.model, settings.publish
-    record = make_record(trainer, chosen.model_revision)
+    record = first_record(trainer, chosen.model_revision)
     supervised = [quickstart.SUPERVISED_NOTE] if chosen.model_name_or_path == quickstart.ENCODER_PACKAGE else []
     names = {"name_or_path": chosen.model_name_or_path}
     wanted = {"sentence_transformers": published.sentence_transformers, "onnx": published.onnx}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import yaml
@@ -15,7 +14,6 @@ logger = logging.get_logger(__name__)
 LICENCE = ("license", "license_name", "license_link")  # the last two where the first is "other"
 
 
-@cache
 def inherited_licence(name_or_path: str, revision: str | None = None) -> dict[str, str]:
     """What README.md of a folder or a Hub repository says of its licence; empty where it says nothing or is not to be
     had, since a licence is never guessed."""

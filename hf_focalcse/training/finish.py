@@ -28,8 +28,16 @@ from .engines import whole_model
 from .keeping import logger
 
 
-def make_record(trainer: Any, revision: str | None = None) -> RunRecord:
-    """What run.json can say without a command line. revision: of the encoder that training started from."""
+def first_record(trainer: Any, revision: str | None = None) -> RunRecord:
+    """The record of a run that has none yet. revision: of the encoder that training starts from."""
+    record = make_record(trainer)
+    record.model |= {"revision": revision}
+    record.publication |= inherited_licence(trainer.encoder.config.name_or_path, revision)
+    return record
+
+
+def make_record(trainer: Any) -> RunRecord:
+    """What run.json can say without a command line, and without asking for the base encoder's card."""
     model, state, before = trainer.encoder, trainer.state, trainer.scorer.before
     dataset: Any = trainer.train_dataset
     report = getattr(dataset, "report", None)
@@ -46,7 +54,7 @@ def make_record(trainer: Any, revision: str | None = None) -> RunRecord:
         model={
             "name_or_path": model.config.name_or_path,
             "base_model": model.config.focal_cl.get("base_model"),
-            "revision": revision,
+            "revision": None,
             "class": type(model).__name__,
             "model_type": model.config.model_type,
             "pooler": model.pooler_name,
@@ -66,7 +74,6 @@ def make_record(trainer: Any, revision: str | None = None) -> RunRecord:
         start=before.start.scores if before.published and before.start else {},
         best=best,
         alarms=list(trainer.alarms),
-        publication=dict(inherited_licence(model.config.name_or_path, revision)),
     )
 
 
@@ -76,7 +83,7 @@ def finish_run(trainer: Any, folder: Path) -> RunRecord:
     Called by the first process alone, when all have saved. The files on disk are evaluated, because the model in
     memory may be sharded over processes that have ended.
     """
-    record = trainer.record or make_record(trainer)
+    record = trainer.record or first_record(trainer)
     weights = file_sha256(folder / WEIGHTS_FILE)
     record.model |= {"weights_sha256": weights}
     if record.model.get("reference"):
