@@ -6,18 +6,17 @@ of which nothing is left are dropped and counted. Two sentences are equal when t
 
 from __future__ import annotations
 
-import hashlib
-from array import array
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch.utils.data import Dataset
 
 from ..errors import UserError
 from .files import MappedFile
+from .fingerprint import Fingerprint
 from .hub import download, load_split
 from .lines import Lines, Source
 from .terminal import printable, shown
@@ -176,7 +175,7 @@ def read_sentences(
     sentences.lines = (some[keep] + 1).astype(np.int32)
 
     n = len(sentences)
-    share, sample = _truncated(sentences, tokenizer, max_seq_length) if tokenizer is not None else (None, 0)
+    share, sample = truncated(sentences, tokenizer, max_seq_length) if tokenizer is not None else (None, 0)
     sentences.report = DataReport(
         source=source.input.name,
         column=source.column,
@@ -243,22 +242,17 @@ def _repeats(hashes: np.ndarray) -> np.ndarray:
 
 
 def _fingerprint(sentences: Sentences) -> str:
-    """SHA-256 of all sentences in UTF-8, joined, followed by their lengths in bytes as int64."""
-    digest, lengths, step = hashlib.sha256(), array("q"), 8192
+    found, step = Fingerprint(), 8192
     buffer, errors = sentences.file.data, sentences.encoding_errors
     for first in range(0, len(sentences), step):
         starts, ends = (edge[first : first + step].tolist() for edge in (sentences.starts, sentences.ends))
-        texts = [buffer[a:b] for a, b in zip(starts, ends, strict=True)]
-        if errors != "strict":
-            texts = [text.decode("utf-8", errors).encode() for text in texts]
-        digest.update(b"".join(texts))
-        lengths.extend(map(len, texts))
+        texts = (buffer[a:b] for a, b in zip(starts, ends, strict=True))
+        found.add(texts if errors == "strict" else (text.decode("utf-8", errors).encode() for text in texts))
         sentences.file.release()
-    digest.update(np.frombuffer(lengths, np.int64).astype("<i8").tobytes())
-    return digest.hexdigest()
+    return found.hexdigest()
 
 
-def _truncated(sentences: Sentences, tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> tuple[float, int]:
+def truncated(sentences: Any, tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> tuple[float, int]:
     """(share of sentences above ``max_seq_length`` tokens, special tokens included; how many were looked at)."""
     chosen = np.unique(
         np.linspace(0, len(sentences) - 1, min(len(sentences), TOKENISED_AT_MOST)).round().astype(np.int64)

@@ -6,9 +6,9 @@ Training, encoding, the frozen reference and ``inspect`` all tokenise here. A ki
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -56,6 +56,41 @@ class View:
         return token_ids(tokenizer, texts, max_seq_length, split_special_tokens=True)
 
 
+@runtime_checkable
+class Collator(Protocol):
+    """What makes a batch of B rows, and says of what shape.
+
+    views: V of its batches. max_seq_length: tokens that it keeps of a text. columns: of a row that it reads; None
+    where it does not say, so that rows reach it as they are.
+    """
+
+    views: int
+    max_seq_length: int
+
+    @property
+    def columns(self) -> tuple[str, ...] | None: ...
+
+    def __call__(self, rows: Sequence[Any]) -> dict[str, Tensor]: ...
+
+
+@dataclass
+class PlainCollator:
+    """A function that makes batches, as a `Collator` that does not say which columns it reads."""
+
+    function: Callable[[Sequence[Any]], dict[str, Tensor]]
+    max_seq_length: int
+    views: int = 2
+    columns: tuple[str, ...] | None = None
+
+    def __call__(self, rows: Sequence[Any]) -> dict[str, Tensor]:
+        return self.function(rows)
+
+
+def as_collator(function: Callable[[Sequence[Any]], dict[str, Tensor]], max_seq_length: int) -> Collator:
+    """``function``, with ``max_seq_length`` and two views where it does not say these itself."""
+    return function if isinstance(function, Collator) else PlainCollator(function, max_seq_length)
+
+
 class Views:
     """The collator: B rows -> ``input_ids``, ``attention_mask`` (B, V, L) and ``text_ids`` (B,), all int64.
 
@@ -89,9 +124,9 @@ class Views:
         self.tokenizer, self.max_seq_length, self.seed = tokenizer, max_seq_length, seed
 
     @property
-    def blank(self) -> dict[str, str]:
-        """A row without text, which fills up a batch: its ``text_ids`` is `PADDING_ID`."""
-        return {column: "" for kind in self.kinds for column in kind.columns}
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the views read, each once."""
+        return tuple(dict.fromkeys(column for kind in self.kinds for column in kind.columns))
 
     @property
     def first(self) -> View:
@@ -99,7 +134,7 @@ class Views:
         return self.kinds[0]
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        missing = [column for column in self.blank if column not in rows[0]]
+        missing = [column for column in self.columns if column not in rows[0]]
         if missing:
             raise UserError(
                 f"a view reads the column {missing[0]!r}, but the rows have {', '.join(map(repr, rows[0]))}; rename "
@@ -120,6 +155,11 @@ class Views:
 
 
 ViewCollator = Views  # its name in version 0.1
+
+
+def blank_row(collator: Collator) -> dict[str, str]:
+    """A row without text, which fills up a batch: its ``text_ids`` is `PADDING_ID`."""
+    return dict.fromkeys(collator.columns or ("text",), "")
 
 
 def text_id(text: str) -> int:

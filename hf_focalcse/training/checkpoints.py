@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -28,6 +29,7 @@ RUN_FACTS = {  # besides the options whose role says so: what a resumed run must
     "pooler": "pooler",
     "objective": "objective",
 }
+NOT_ROOM = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)  # a write failed, but not for room
 UNNAMED = {"objective": "Contrastive"}  # what a checkpoint means that was written before it was named
 
 
@@ -168,14 +170,25 @@ def differences_of_run(checkpoint: Checkpoint, run: dict[str, Any]) -> list[str]
 def saving_failed(error: Exception, output_dir: str | Path) -> UserError:
     """One sentence for a failed save, after removing what was half written; the last whole checkpoint is named."""
     reason = " ".join(str(error).split())[:300]
-    free = shutil.disk_usage(output_dir).free / 1e6
+    free = _free(output_dir) / 1e6
     clear_stage(output_dir)
     left = list_checkpoints(output_dir)
     intact = f"the previous checkpoint {left[-1]} is intact" if left else "there is no earlier checkpoint"
+    remedy = "see that the folder is there and can be written"
+    if getattr(error, "errno", None) not in NOT_ROOM:  # torch and safetensors tell no number
+        reason, remedy = f"{reason}; {free:.1f} MB were free there", "free space or make the folder writable"
     return UserError(
-        f"saving into {output_dir} failed ({reason}; {free:.1f} MB were free there): {intact}; free space or make the "
-        "folder writable, then go on with --resume_from_checkpoint last"
+        f"saving into {output_dir} failed ({reason}): {intact}; {remedy}, then go on with "
+        "--resume_from_checkpoint last"
     )
+
+
+def _free(folder: str | Path) -> int:
+    """Bytes that are free where a folder is, or was."""
+    place = Path(folder).absolute()
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free
 
 
 def _drop_if_empty(folder: Path) -> None:

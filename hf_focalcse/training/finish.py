@@ -25,6 +25,7 @@ from ..runs.folder import WEIGHTS_FILE
 from ..runs.record import RUN_FILE, RunRecord, file_sha256
 from ..runs.scores import RESULTS_FILE, Results, is_headline
 from .engines import whole_model
+from .given import describe_data
 from .keeping import logger
 
 
@@ -39,9 +40,7 @@ def first_record(trainer: Any, revision: str | None = None) -> RunRecord:
 def make_record(trainer: Any) -> RunRecord:
     """What run.json can say without a command line, and without asking for the base encoder's card."""
     model, state, before = trainer.encoder, trainer.state, trainer.scorer.before
-    dataset: Any = trainer.train_dataset
-    report = getattr(dataset, "report", None)
-    data = report.to_dict() if report else {"source": "a data set in memory", "kept": len(dataset)}
+    data = describe_data(trainer.train_dataset, state.global_step * trainer.sentences_a_step)
     best = None
     if state.best_metric is not None and trainer.args.load_best_model_at_end:
         step, metric = state.best_global_step, trainer.args.metric_for_best_model
@@ -138,7 +137,8 @@ def publish(trainer: Any, message: str | None, token: str | None, revision: str 
     """Export ``output_dir`` to ``output_dir/hub`` and push the export; the address of the repository."""
     args = trainer.args
     private = args.hub_private_repo if private is None else private
-    target = Target(args.hub_model_id, private, False, revision or args.hub_revision, message, token=token)
+    name = args.hub_model_id or Path(str(args.output_dir)).absolute().name
+    target = Target(name, private, False, revision or args.hub_revision, message, token=token)
     folder, _ = export_model(Path(str(args.output_dir)), publication={"repo_id": target.repo_id})
     return push(folder, target, say=logger.warning)
 

@@ -9,7 +9,6 @@ from accelerate.utils import broadcast_object_list
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import Trainer
 from transformers.utils import logging
 
 from ..compat import save_unpublished
@@ -18,6 +17,7 @@ from ..objectives import Objective
 from . import checkpoints
 from .alarms import Alarms
 from .checkpoints import Checkpoint, find_checkpoint
+from .refusing import RefusingTrainer
 
 logger = logging.get_logger(__name__)
 
@@ -25,10 +25,10 @@ WRITE_ERRORS = ("inline_container", "PytorchStreamWriter", "basic_ios::clear")  
 OBJECTIVE_FILE = "objective-{}.safetensors"  # of a rank
 
 
-class KeepingTrainer(Trainer):
+class KeepingTrainer(RefusingTrainer):
     """What `FocalCSETrainer` does about checkpoints."""
 
-    objective: Objective
+    train_objective: Objective
     alarms: Alarms
     allow_resume_mismatch: bool
     args: Any
@@ -57,7 +57,7 @@ class KeepingTrainer(Trainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """A checkpoint appears whole or not at all; the best and the last are never deleted."""
-        folder = Path(self.args.output_dir)
+        folder = Path(super()._get_output_dir(trial))  # of a run of a hyperparameter search: one below output_dir
         name = f"checkpoint-{self.state.global_step}"
         staged = checkpoints.stage(folder) / name
         best_before = self.state.best_model_checkpoint
@@ -157,9 +157,9 @@ class KeepingTrainer(Trainer):
         """
         if self.args.save_only_model:
             return
-        parameters = {name for name, _ in self.objective.named_parameters()}
+        parameters = {name for name, _ in self.train_objective.named_parameters()}
         skipped = parameters if self._sharded or self.args.process_index else set()
-        kept = {name: value.cpu() for name, value in self.objective.kept().items() if name not in skipped}
+        kept = {name: value.cpu() for name, value in self.train_objective.kept().items() if name not in skipped}
         if kept:
             save_file(
                 {name: value.contiguous().clone() for name, value in kept.items()},
@@ -174,7 +174,7 @@ class KeepingTrainer(Trainer):
         Raises:
             UserError: the checkpoint lacks something that the objective keeps.
         """
-        if self.resumed_from is None or not self.objective.has_state():
+        if self.resumed_from is None or not self.train_objective.has_state():
             return
         files = [self.resumed_from / OBJECTIVE_FILE.format(rank) for rank in (0, self.args.process_index)]
         found: dict[str, Tensor] = {}
@@ -183,15 +183,15 @@ class KeepingTrainer(Trainer):
         if missing := self._objective_names() - found.keys():
             raise UserError(
                 f"checkpoint {self.resumed_from} lacks {len(missing)} tensors of the objective "
-                f"{type(self.objective).__name__}, such as {min(missing)}; it is of another objective: give the same, "
-                "or start again with --overwrite_output_dir"
+                f"{type(self.train_objective).__name__}, such as {min(missing)}; it is of another objective: give the "
+                "same, or start again with --overwrite_output_dir"
             )
-        self.objective.restore(found)
+        self.train_objective.restore(found)
 
     def _objective_names(self) -> set[str]:
         """What the side files of a checkpoint must hold."""
-        names = set(self.objective.kept())
-        return names - {name for name, _ in self.objective.named_parameters()} if self._sharded else names
+        names = set(self.train_objective.kept())
+        return names - {name for name, _ in self.train_objective.named_parameters()} if self._sharded else names
 
     # ---- encoders whose projection lies in a side file; FSDP2 and ZeRO keep it with the rest
 

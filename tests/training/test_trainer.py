@@ -19,7 +19,7 @@ from hf_focalcse import FocalCSETrainingArguments, build_loss
 from hf_focalcse.encoder.augment import build_augmentations
 from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.errors import UserError
-from hf_focalcse.evaluation import RerankSet, evaluate_sts
+from hf_focalcse.evaluation import RerankSet, Results, evaluate_sts
 from hf_focalcse.evaluation.rerank import Query
 from hf_focalcse.losses import Pairs
 from hf_focalcse.losses.base import describe_pairs
@@ -191,7 +191,8 @@ def test_the_projection_too_is_the_best_checkpoints(tmp_path, dev, family, monke
     """Scores that fall: the first checkpoint is the best, and a projection in a side file comes back with it."""
     trainer = make_trainer(tmp_path, family, dev=dev, max_steps=4, learning_rate=5e-3)
     falling = iter([50.0, 40.0])
-    monkeypatch.setattr(trainer.scorer, "score", lambda: {f"{dev[0].key}/all/spearman": next(falling)})
+    found = lambda tasks: Results({f"{dev[0].key}/all/spearman": next(falling)}, {})  # noqa: E731
+    monkeypatch.setattr(trainer.scorer, "results", found)
     trainer.train()
     assert trainer.state.best_global_step == 2
     first, last = (load_model(str(tmp_path / "out" / f"checkpoint-{step}")) for step in (2, 4))
