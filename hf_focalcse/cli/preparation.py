@@ -22,6 +22,7 @@ from ..encoder.poolers import POOLERS
 from ..errors import UserError
 from ..evaluation import load_tasks, read_pairs
 from ..losses import ContrastiveLoss
+from ..options.field import listed
 from ..options.training import Reference
 from ..parsing.settings import Settings
 from ..runs.cosines import PAIRS_FILE
@@ -194,7 +195,7 @@ def prepare_sentences(settings: Settings, model: Any) -> Sentences:
             f"--max_seq_length is {data.max_seq_length}; this encoder takes 3 to {model.max_length()} tokens"
         )
     sentences = read_sentences(
-        quickstart.resolve_text(data.train_file),
+        [quickstart.resolve_text(name) or name for name in listed(data.train_file)] or None,
         *(data.dataset_name, data.dataset_file, data.dataset_split, data.dataset_revision),
         text_column=data.text_column,
         encoding_errors=data.encoding_errors,

@@ -36,6 +36,7 @@ from .preparation import (
     prepare_sentences,
     reason_of_pooling,
 )
+from .progress import show_progress
 
 Say = Callable[[object], None]
 
@@ -115,6 +116,7 @@ def make_trainer(
         raise
     except (ImportError, RuntimeError, ValueError) as error:  # Trainer's own checks, a tracker that is not installed
         raise UserError(" ".join(str(error).split())) from error
+    show_progress(trainer, Path(settings.training.output_dir))
     own = settings.own()
     trainer.asked = {name: own[name] for name in resumed() if name in own}
     return trainer

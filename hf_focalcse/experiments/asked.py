@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ..data.places import exists
 from ..errors import UserError
+from ..options.field import listed
 from ..options.tables import harmless, own_options, paths, set_by_sweep
 from ..parsing.legacy import translate
 from ..parsing.losses import loss_settings
@@ -19,8 +21,8 @@ def settings_asked(settings: Settings) -> dict[str, Any]:
     own = {setting.name: setting.default for setting in loss_settings()[settings.loss.loss]}
     found = settings.own() | own | settings.loss_settings | settings.training.to_dict()
     for name in paths() & own_options().keys():
-        if found[name] is not None and Path(found[name]).exists():
-            found[name] = str(Path(found[name]).resolve())
+        where = [str(Path(value).resolve()) if exists(value) else value for value in listed(found[name])]
+        found[name] = where if isinstance(found[name], list) else next(iter(where), None)
     unimportant = harmless()
     found = {key: value for key, value in found.items() if key not in unimportant and "token" not in key}
     return json.loads(json.dumps(found, default=str))

@@ -41,7 +41,7 @@ def find(model: Any, sentences: Sentences, search: Search, reference: FrozenRefe
     )
     torch.manual_seed(search.seed)
     chunks = np.split(order, count)
-    for step, indices in enumerate(tqdm(chunks, desc="Inspecting", unit="batch", leave=False), start=1):
+    for step, indices in enumerate(tqdm(chunks, desc="Inspecting", unit="batch", disable=None, leave=False), start=1):
         texts = [sentences[i]["text"] for i in indices]
         pairs = batch_pairs(model, texts, search, reference)
         batch = Batch(pairs, texts, sentences.lines[indices].tolist(), step, search)

@@ -56,7 +56,8 @@ def scores(study: Study) -> Iterator[Part]:
         "the seed. Scores are Spearman x 100 over all pairs of a set: mean ± standard deviation over seeds (n - 1). "
         "A score without ± is that of one seed, whose spread is unknown."
     )
-    columns = study.keys()
+    keys = study.keys()
+    columns = {key: keys[key] for key in (*AVERAGES, *keys) if key in keys}  # the averages first
     if not columns:
         raise NoData("no run has a score; evaluate the runs with `focalcse eval`")
     chosen = next((key for key in AVERAGES if any(g.values(key) for g in study.groups)), None)
@@ -75,12 +76,14 @@ def scores(study: Study) -> Iterator[Part]:
     rows = [[name, "-", *(_plain(of.get(key)) for key in columns)] for name, of in alone.items()]
     rows += [[g.name, str(len(g.runs)), *(_cell(g.summary(key), len(g.runs)) for key in columns)]
              for groups in study.starts().values() for g in groups]  # fmt: skip
+    bold = _highest_cells(rows)
     labels = ", ".join(f"{of.label} pairs" for of in SICK_SPLITS.values())
     splits = f"SICK-R and Avg name the test pairs that were scored: {labels}. "
     sick = splits if any(key.startswith("SICK-R") for key in columns) else ""
     about = "Avg is the mean of the seven test sets, each rounded to two decimals first" if chosen in AVERAGES else (
         "No average: not all seven test sets were scored")  # fmt: skip
-    yield Table(["", "n", *columns.values()], rows, caption=f"Spearman x 100. {sick}{about}.")
+    caption = f"Spearman x 100. Bold: the highest of a column. {sick}{about}."
+    yield Table(["", "n", *columns.values()], rows, caption=caption, bold=bold)
     for key, title in columns.items():
         hashes = {run.sets[k]["sha256"] for run in [*study.runs, *study.others.values()]
                   if (k := set_of(key)) in run.sets}  # fmt: skip
@@ -320,6 +323,16 @@ def _highest(start: str, groups: Sequence[Group], key: str, title: str) -> str |
 
 def _apart(mean: float, other: float) -> str:
     return f"{abs(mean - other):.2f} {'above' if mean >= other else 'BELOW'}"
+
+
+def _highest_cells(rows: Sequence[Sequence[str]]) -> frozenset[tuple[int, int]]:
+    """The places of the highest mean of each column of scores, by the two decimals that are shown."""
+    means = [[None if cell == "-" else float(cell.split()[0]) for cell in row[2:]] for row in rows]
+    best = [max((mean for mean in column if mean is not None), default=None) for column in zip(*means, strict=True)]
+    places = (
+        (i, j) for i, row in enumerate(means) for j, mean in enumerate(row) if mean is not None and mean == best[j]
+    )
+    return frozenset((i, j + 2) for i, j in places) if len(rows) > 1 else frozenset()
 
 
 def _curve_key(study: Study, wanted: Callable[[str], bool], what: str) -> str:

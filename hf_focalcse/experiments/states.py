@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..options.evaluation import Evaluation
+from ..options.field import PATH, options_of
 from ..parsing.evaluation import parse_eval
 from ..runs.record import RUN_FILE, RunRecord
 from ..runs.scores import RESULTS_FILE, Results
@@ -112,11 +114,11 @@ def is_evaluated(folder: Path, record: RunRecord, evaluate: tuple[str, ...]) -> 
 
 def evaluation_of(folder: Path, evaluate: tuple[str, ...]) -> dict[str, Any]:
     """What identifies an evaluation: the flags that change scores, and the weights and sets in results.json."""
-    by = {key: value for key, value in asdict(parse_eval(list(evaluate))).items() if value not in (None, False)}
-    for flag in ("device", "batch_size"):
-        by.pop(flag, None)
-    for flag in ("eval_file", "sts_dir"):
-        if flag in by and Path(by[flag]).exists():
+    options = options_of(Evaluation)
+    asked = asdict(parse_eval(list(evaluate))).items()
+    by = {key: value for key, value in asked if value not in (None, False) and not options[key].harmless}
+    for flag in by:
+        if options[flag].role == PATH and Path(by[flag]).exists():
             by[flag] = str(Path(by[flag]).resolve())
     metadata = Results.read(folder / RESULTS_FILE).metadata
     return {"by": by, "weights_sha256": metadata["model"].get("weights_sha256"), "sets": sorted(metadata["data"])}

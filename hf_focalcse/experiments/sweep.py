@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from fnmatch import fnmatch
 from pathlib import Path
@@ -64,6 +64,7 @@ def sweep(args: SweepOptions) -> None:
     """
     grid = read_grid(args.grid, args.overrides)
     folder = Path(args.runs or f"runs/{grid.name}")
+    grid = replace(grid, runs=tuple(run.in_folder(folder) for run in grid.runs))
     runs = choose(grid, args.only)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--runs {folder} is not a folder; give one for the runs of the grid")

@@ -18,7 +18,7 @@ def parse_eval(argv: list[str], script: str = "run_eval.py") -> Evaluation:
             not go together.
         SystemExit: ``--help`` was asked for.
     """
-    parser = Parser(Evaluation, prog=script, usage=f"{script} --model_name_or_path MODEL [flags]")
+    parser = Parser(Evaluation, prog=script, usage=f"{script} MODEL [flags]")
     args = build(Evaluation, parser.parse(argv))
     _check(args)
     return args

@@ -78,7 +78,7 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
         raise SystemExit(0)
 
     notes: list[str] = []
-    argv = translate(argv, notes)
+    argv = parser.spelled_out(translate(argv, notes))
     explicit = parser.named(argv)
     recipe = _last_value(argv, "--recipe")
     if recipe is None and not explicit & {"model_name_or_path", "train_file", "dataset_name"}:
@@ -133,7 +133,7 @@ def print_help(script: str) -> None:
     parser = Parser(
         *GROUPS,
         prog=script,
-        usage=f"{script} [--recipe NAME] [flags]   (without flags: train the embedded quickstart)",
+        usage=f"{script} [FILE …] [flags]   (with nothing: train the embedded quickstart)",
         description=f"Train a sentence encoder without labels. Recipes: {', '.join(recipe_names())}.",
         epilog="Every argument of transformers.TrainingArguments is a flag too: see --help_all.",
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..options.field import listed
 from ..options.tables import paths
 from .atomic import write_json
 from .environment import current_commit, describe_hardware, library_versions
@@ -92,11 +93,13 @@ class RunRecord:
     def publishable(self) -> RunRecord:
         """The record as it may be published: paths cut to their last part, and no text of the training data."""
         places = paths()
-        local = {value for key, value in self.settings.items() if key in places and isinstance(value, str)}
-        for part, following in zip(self.command, [*self.command[1:], ""], strict=False):
-            flag, equals, value = part.partition("=")
-            if flag.startswith("--") and flag[2:].replace("-", "_") in places:
-                local.add(value if equals else following)
+        local = {str(value) for key in places for value in listed(self.settings.get(key))}
+        at_path = False  # whether the last flag names a place; several may follow it
+        for part in self.command:
+            if part.startswith("--"):
+                flag, _, part = part.partition("=")
+                at_path = flag[2:].replace("-", "_") in places
+            local |= {part} if at_path else set()
         if self.model.get("base_model") != self.model.get("name_or_path"):
             local.add(self.model.get("name_or_path") or "")
         local.add(self.recipe or "")
@@ -104,6 +107,8 @@ class RunRecord:
         for name in ("command", "recipe", "settings", "model", "data", "notes", "alarms", "best"):
             content[name] = without_paths(content[name], local)
         content["data"].pop("samples", None)
+        for file in content["data"].get("files", ()):
+            file["name"] = last_part(file["name"])
         return type(self)(**content)
 
     @classmethod

@@ -177,7 +177,7 @@ def test_a_difference_can_be_accepted_and_is_said(tmp_path, capsys):
 
 def test_mistakes(study, tmp_path, capsys):
     for arguments, message in {
-        (study,): "the following arguments are required: --factor",
+        (study,): "--factor is missing: ",
         (study, "--factor", "los"): "there is no setting 'los', did you mean 'loss'?",
         (study, "--factor", "seed"): "the tests are made over seeds; name the setting",
         (study, "--factor", "learning_rate"): "all 12 runs have the same learning_rate; there is nothing to compare",
