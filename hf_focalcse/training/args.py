@@ -48,7 +48,7 @@ class FocalCSETrainingArguments(TrainingArguments):
         metadata={"help": "Checkpoints kept: the best and the last are among them."},
     )
     load_best_model_at_end: bool = field(
-        default=True, metadata={"help": "End with the checkpoint that scored best on the dev set."}
+        default=True, metadata={"help": "End with the checkpoint that scored best on the dev set, if both are kept."}
     )
     logging_nan_inf_filter: bool = field(
         default=False,
@@ -69,10 +69,31 @@ class FocalCSETrainingArguments(TrainingArguments):
             self.use_cpu = True  # else accelerate makes no process group and every process trains on its own
         if asked_engine(self) == "DeepSpeed":
             prepare_deepspeed()
+        self._follow()
         super().__post_init__()
         check_fsdp_version(self)
         if self.device.type == "cpu":
             self.dataloader_pin_memory = False  # without a GPU torch would warn at every start
+
+    def _follow(self) -> None:
+        """Let our defaults follow what is given, where transformers would refuse the two together: the best checkpoint
+        is chosen among those that were scored, so that saving and scoring go by the same steps."""
+        scores, saves = word(self.eval_strategy), word(self.save_strategy)
+        if not self.load_best_model_at_end:
+            return
+        if "no" in (scores, saves):
+            self.load_best_model_at_end = False
+        elif {scores, saves} == {"steps", "epoch"}:
+            self.eval_strategy = self.save_strategy = "epoch"
+        elif (scores, saves) == ("steps", "steps") and self.eval_steps and self.save_steps % self.eval_steps:
+            if self.save_steps == _default("save_steps"):
+                self.save_steps = self.eval_steps
+            elif self.eval_steps == _default("eval_steps"):
+                self.eval_steps = self.save_steps
+
+
+def _default(name: str) -> Any:
+    return next(f.default for f in fields(FocalCSETrainingArguments) if f.name == name)
 
 
 def take_arguments(args: Any) -> Any:
@@ -151,6 +172,9 @@ def decide(args: Any, dev: Sequence[Any], own_metrics: bool = False) -> Any:
         if getattr(args, name) is None:  # each rank has buffers of its own, and all parameters get a gradient
             setattr(decided, name, False)
     decided.dataloader_pin_memory = args.dataloader_pin_memory and args.device.type != "cpu"
+    if args.accelerator_config.dispatch_batches is None:  # else a stream's batches must all be of one length
+        decided.accelerator_config = copy.copy(args.accelerator_config)
+        decided.accelerator_config.dispatch_batches = False
     if args.world_size > 1 and args.data_seed is None:
         decided.data_seed = args.seed  # else the order follows each rank's generator, which dropout needs for itself
     if not dev:

@@ -17,7 +17,7 @@ from transformers import AutoModel, EvalPrediction, Trainer, TrainerCallback, Tr
 
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss, load_model
 from hf_focalcse.data.given import GivenSentences
-from hf_focalcse.data.views import View, Views
+from hf_focalcse.data.views import View, Views, text_id
 from hf_focalcse.errors import UserError
 from hf_focalcse.evaluation import read_pairs
 from hf_focalcse.losses.focal import FocalInfoNCE
@@ -104,6 +104,24 @@ def test_plain_arguments_count_as_they_are(base, tmp_path, caplog):
     scored = dataclasses.replace(plain, eval_strategy="steps", eval_steps=1)
     with pytest.raises(UserError, match="eval_strategy is steps, but there is nothing to score; give eval_dataset"):
         FocalCSETrainer(base, scored, train_dataset=TEXT)
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"save_strategy": "no"}, ("steps", "no", 125, 500, False)),
+        ({"eval_strategy": "no"}, ("no", "steps", 125, 500, False)),
+        ({"eval_strategy": "epoch"}, ("epoch", "epoch", 125, 500, True)),
+        ({"save_strategy": "epoch"}, ("epoch", "epoch", 125, 500, True)),
+        ({"eval_steps": 30}, ("steps", "steps", 30, 30, True)),
+        ({"eval_steps": 50}, ("steps", "steps", 50, 500, True)),
+        ({"save_steps": 20}, ("steps", "steps", 20, 20, True)),
+    ],
+)
+def test_our_defaults_follow_what_is_given(given, found):
+    args = FocalCSETrainingArguments("out", use_cpu=True, **given)
+    names = ("eval_strategy", "save_strategy", "eval_steps", "save_steps", "load_best_model_at_end")
+    assert tuple(getattr(args, name) for name in names) == found
 
 
 UNHONOURED = {
@@ -207,6 +225,26 @@ def test_a_stream_trains_is_kept_in_checkpoints_and_needs_a_number_of_steps(base
         FocalCSETrainer(base, arguments(max_steps=-1), train_dataset=stream).train()
     with pytest.raises(UserError, match="measure_steps .*a stream"):
         FocalCSETrainer(base, arguments(), train_dataset=stream, measure_steps=1)
+
+
+def stream_of_a_rank(base, folder):
+    """The numbers of the texts that this rank trained on, step by step."""
+    torch.set_num_threads(1)
+    args = FocalCSETrainingArguments(str(folder), save_strategy="no", **QUICK)
+    stream = datasets.Dataset.from_dict({"text": TEXT}).to_iterable_dataset()
+    trainer = FocalCSETrainer(base, args, train_dataset=stream)
+    seen, compute = [], trainer.compute_loss
+    trainer.compute_loss = lambda model, batch, *rest, **named: (
+        seen.append(batch["text_ids"].tolist()) or compute(model, batch, *rest, **named)
+    )
+    trainer.train()
+    return seen
+
+
+def test_a_stream_is_shared_out_among_processes(ranks, base, tmp_path):
+    ids = [text_id(text.strip()) for text in TEXT]
+    first, second = ranks(2, stream_of_a_rank, base, tmp_path / "two")
+    assert first == [ids[:8], ids[16:24]] and second == [ids[8:16], ids[24:32]]
 
 
 def test_rows_reach_a_collator_of_other_columns(base, arguments):
@@ -408,6 +446,10 @@ def test_model_init_that_cannot_be_used_is_refused(base, arguments, tmp_path):
     encoders = iter([base, other])
     trainer = FocalCSETrainer(args=arguments(), model_init=lambda: next(encoders), train_dataset=TEXT)
     with pytest.raises(UserError, match="whose tokenizer has another vocabulary than that of the first"):
+        trainer.train()
+    encoders = iter([base, load_model(base, dropout=0.0)])
+    trainer = FocalCSETrainer(args=arguments(), model_init=lambda: next(encoders), train_dataset=TEXT)
+    with pytest.raises(UserError, match="every dropout rate of this bert encoder is 0"):  # the second is checked too
         trainer.train()
 
 
