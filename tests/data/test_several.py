@@ -53,7 +53,10 @@ def test_a_folder_is_one_text_with_counts_for_each_file(corpus, monkeypatch, lar
         ("b/empty.txt", 0, 0, 0, 0), ("f.txt", 2, 0, 2, 1),
     ]  # fmt: skip
     said = str(report)
-    assert "Training text: corpus, 6 files, column 'text'" in said and "2 files of other formats in the folder" in said
+    assert (
+        "Training text: corpus, 6 files, column 'text'" in said
+        and "of other formats, and left out: 2 of the folder's files" in said
+    )
     assert "corpus/f.txt: 2 lines, 2 kept, 0 blank, 0 dropped; 1 repeat an earlier one" in said
     where = {file.path for file in sentences.file.files}
     assert (os.path.abspath(corpus / "f.txt") in where) == (large == 1) and len(where) == {1: 4, 20: 1}.get(large, 1)
