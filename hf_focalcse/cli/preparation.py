@@ -18,6 +18,7 @@ from ..data.sentences import Sentences, read_sentences, require
 from ..encoder.augment import build_augmentations
 from ..encoder.head import HEAD_FILE
 from ..encoder.loading import load_model, require_projection
+from ..encoder.poolers import POOLERS
 from ..errors import UserError
 from ..evaluation import load_tasks, read_pairs
 from ..losses import ContrastiveLoss
@@ -29,6 +30,7 @@ from ..runs.folder import WEIGHTS_FILE
 from ..runs.record import RUN_FILE
 from ..runs.scores import RESULTS_FILE
 from ..training import checkpoints
+from ..training.baseline import other_pooling
 from ..training.engines import whole_model
 
 WRITTEN = (RUN_FILE, RESULTS_FILE, PAIRS_FILE, "README.md", "config.json", WEIGHTS_FILE, HEAD_FILE)  # by a run
@@ -96,17 +98,27 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
     """The encoder with its pooler and with the record of its training in its config. Its projection is initialised
     anew, unless the encoder was trained with this package.
 
+    Without --pooler it pools as its checkpoint records; where nothing is recorded, by [CLS] with the projection, as in
+    the papers.
+
     Raises:
-        UserError: it cannot be loaded, or --reinit_projection is given for a pooler without a projection.
+        UserError: it cannot be loaded, or --reinit_projection or --mlp_only_train is given for a pooler without a
+            projection.
     """
     chosen = settings.model
     path, base = quickstart.resolve_model(chosen.model_name_or_path)
-    projection = None
-    if chosen.mlp_only_train is not None:
-        projection = "training" if chosen.mlp_only_train else "always"
     set_seed(settings.training.seed)
     with whole_model():
-        model = load_model(path, chosen.pooler or "cls", projection, chosen.dropout, chosen.model_revision)
+        model = load_model(
+            path, chosen.pooler, dropout=chosen.dropout, revision=chosen.model_revision, default_pooler=True
+        )
+    if chosen.mlp_only_train is not None:
+        if not POOLERS[model.pooler_name].projection:
+            raise UserError(
+                f"--mlp_only_train belongs to --pooler cls; {chosen.model_name_or_path} records pooler "
+                f"{model.pooler_name}, which has no projection; give --pooler cls, or leave --mlp_only_train out"
+            )
+        model.set_pooling(model.pooler_name, "training" if chosen.mlp_only_train else "always")
     recorded = model.config.focal_cl
     trained_here = "loss" in recorded
     reset = not trained_here if chosen.reinit_projection is None else chosen.reinit_projection
@@ -123,6 +135,23 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
         "max_seq_length": settings.data.max_seq_length,
     }
     return model
+
+
+def reason_of_pooling(settings: Settings, model: Any) -> str:
+    """Which pooling training starts with, and why."""
+    pooler = model.pooler_name
+    if settings.model.pooler is not None:
+        by = "--pooler" if "pooler" in settings.explicit else f"recipe {settings.recipe}"
+        return f"{pooler}, asked for by {by}"
+    if model.published is not None:
+        return f"{pooler}, as {model.published.source} of the encoder records"
+    return f"{pooler}, since nothing records how this encoder pools (the papers train [CLS] with the projection)"
+
+
+def decide_pooling(settings: Settings, model: Any) -> Settings:
+    """A note where the encoder is trained with another pooling than the one that it was published with."""
+    said = other_pooling(model)
+    return settings.noting(f"{said} ({reason_of_pooling(settings, model)})") if said else settings
 
 
 def decide_reference(settings: Settings, loss: ContrastiveLoss) -> Settings:

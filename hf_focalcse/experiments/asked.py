@@ -13,7 +13,7 @@ from ..options.tables import harmless, own_options, paths, set_by_sweep
 from ..parsing.legacy import translate
 from ..parsing.losses import loss_settings
 from ..parsing.settings import Settings, parse
-from .differences import differing
+from ..runs.differing import differing
 
 
 def settings_asked(settings: Settings) -> dict[str, Any]:
@@ -28,7 +28,9 @@ def settings_asked(settings: Settings) -> dict[str, Any]:
     return json.loads(json.dumps(found, default=str))
 
 
-def told_differences(asked: dict[str, Any], command: list[str], kept: dict[str, Any] | None = None) -> list[str]:
+def differences_from_command(
+    asked: dict[str, Any], command: list[str], kept: dict[str, Any] | None = None
+) -> list[str]:
     """The settings in which a recorded command line differs from ``asked``, in words.
 
     kept: the settings as they were when the command was started. They replace those that the command line itself does
@@ -48,7 +50,7 @@ def told_differences(asked: dict[str, Any], command: list[str], kept: dict[str, 
         before = dict.fromkeys(kept)
     known = before.keys() | asked.keys()  # a setting of another version of this package is no difference
     before |= {key: value for key, value in (kept or {}).items() if key in known and key not in named}
-    return [f"{key} is {before.get(key)!r} there and {asked.get(key)!r} here" for key in differing(before, asked)]
+    return [f"{key} is {there!r} there and {here!r} here" for key, (there, here) in differing(before, asked).items()]
 
 
 def flags_of(command: list[str]) -> list[str]:

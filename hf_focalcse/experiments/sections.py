@@ -65,8 +65,13 @@ def scores(study: Study) -> Iterator[Part]:
     for start, groups in study.starts().items():
         if text := _highest(start, groups, chosen, columns[chosen]):
             yield Finding(text)
-    alone = {f"{start}, before training": {key: groups[0].before(key) for key in columns}
-             for start, groups in study.starts().items()}  # fmt: skip
+    alone: dict[str, dict[str, float | None]] = {}
+    for start, groups in study.starts().items():
+        first = groups[0].runs[0]
+        published = {key: groups[0].published(key) for key in columns}
+        if first.published:
+            alone[f"{first.factors['encoder']}, as published"] = published
+        alone[f"{start}, {first.before_is}"] = {key: groups[0].before(key) for key in columns}
     alone |= {name: dict(run.scores) for name, run in study.others.items() if name not in alone}  # type: ignore[arg-type]
     rows = [[name, "-", *(_plain(of.get(key)) for key in columns)] for name, of in alone.items()]
     rows += [[g.name, str(len(g.runs)), *(_cell(g.summary(key), len(g.runs)) for key in columns)]
@@ -298,8 +303,11 @@ def _highest(start: str, groups: Sequence[Group], key: str, title: str) -> str |
     before = group.before(key)
     text = f"{start}: the highest mean {title} is that of {group.name} ({told(best)})"
     if before is not None:
-        above = "above" if best.mean >= before else "BELOW"
-        text += f", {abs(best.mean - before):.2f} {above} its start ({before:.2f})"
+        text += f", {_apart(best.mean, before)} its start ({before:.2f})"
+        if (published := group.published(key)) is not None:
+            text += f" and {_apart(best.mean, published)} the encoder as published ({published:.2f})"
+        if verdicts := group.verdicts(key):
+            text += f"; over the pairs, it was {verdicts}"
         worse = [g.name for s, g in found if s.mean < before]
         text += f"; below the start: {', '.join(worse)}" if worse and best.mean >= before else ""
     if not rest:
@@ -311,6 +319,10 @@ def _highest(start: str, groups: Sequence[Group], key: str, title: str) -> str |
     one = len(found) - len(several)
     aside = f" Groups of one seed ({one}) are left out of this sentence." if several and one else ""
     return f"{text}. Next is {next_group.name} ({told(next_best)}), {gap:.2f} lower: {weight}.{aside}"
+
+
+def _apart(mean: float, other: float) -> str:
+    return f"{abs(mean - other):.2f} {'above' if mean >= other else 'BELOW'}"
 
 
 def _highest_cells(rows: Sequence[Sequence[str]]) -> frozenset[tuple[int, int]]:

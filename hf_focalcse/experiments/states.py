@@ -14,7 +14,7 @@ from ..parsing.evaluation import parse_eval
 from ..runs.record import RUN_FILE, RunRecord
 from ..runs.scores import RESULTS_FILE, Results
 from ..training.checkpoints import find_checkpoint, list_checkpoints
-from .asked import same_command, told_differences
+from .asked import differences_from_command, same_command
 from .grid import Grid, PlannedRun
 
 ASKED = "sweep.json"  # in a run's folder: the flags that it was started with, and those that it was evaluated with
@@ -72,7 +72,7 @@ def _refuse_other(run: PlannedRun, command: list[str], folder: Path) -> None:
     asked = read_asked(folder)
     try:
         by_sweep = "asked" in asked and same_command(command, asked["command"])
-        found = told_differences(run.asked, command, asked["asked"] if by_sweep else None)
+        found = differences_from_command(run.asked, command, asked["asked"] if by_sweep else None)
     except (UserError, SystemExit) as error:
         raise UserError(
             f"{folder} holds a run whose settings cannot be compared: {error}; give another --runs"

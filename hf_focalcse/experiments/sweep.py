@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Stopped, UserError
+from ..evaluation.verdict import aside
 from ..options.experiments import SweepOptions
 from ..runs.atomic import write_json
 from ..runs.folder import read_results
 from ..runs.record import RUN_FILE, RunRecord
-from ..runs.scores import SICK_SPLITS, headline, set_of
+from ..runs.scores import SICK_SPLITS, headline, is_headline, set_of
 from ..training.checkpoints import list_checkpoints, remove
-from .asked import told_differences
+from .asked import differences_from_command
 from .grid import Grid, PlannedRun, read_grid
 from .processes import dying_with, environments, kill_tree, last_error, launch_words, signals_to, take_lock, writers
 from .progress import Progress, duration
@@ -206,7 +207,7 @@ class Sweep:
             again = ["--overwrite_output_dir"]  # the run was killed between its last step and its record
         flags = [*run.argv, "--output_dir", str(folder), *again]
         command = ["focalcse", "train", *run.argv]
-        if edited := told_differences(run.asked, command):
+        if edited := differences_from_command(run.asked, command):
             raise UserError(f"its recipe was edited while the sweep was running: {edited[0]}; start the sweep again")
         write_json(folder / ASKED, {"grid": self.grid.name, "command": command, "asked": run.asked})
         reason = f"its {RUN_FILE} is damaged" if is_cut(folder / RUN_FILE) else "no checkpoint can be used"
@@ -274,7 +275,12 @@ class Sweep:
         scores = results.scores if results else {}
         os.close(lock)
         self.finished.append(run.name)
-        shown = [f"{set_of(key)} {score:.2f}" for key, score in scores.items() if key in PRINTED]
+        record = RunRecord.load(self.folder / run.name)
+        shown = [
+            f"{set_of(key)} {score:.2f}{aside(record, key)}"
+            for key, score in scores.items()
+            if key in PRINTED or (key in record.baseline and is_headline(key))
+        ]
         left = self.remaining()
         self.progress.line(
             f"finished {run.name}{': ' + ', '.join(shown) if shown else ''} ({len(self.finished)} of {self.total}"

@@ -50,7 +50,8 @@ class Model:
     model_revision: str | None = option(None, help="The branch, tag or commit of the Hub id.")
     pooler: str | None = option(
         None,
-        help="How hidden states become a sentence vector: {poolers}. Default: cls.",
+        help="How hidden states become a sentence vector: {poolers}. Default: as the encoder's folder "
+        "records; where it records nothing, cls.",
         aliases=["--pooler_type"],
         replaces=("mlp_only_train",),
         together=("mlp_only_train", "reinit_projection", "projection"),

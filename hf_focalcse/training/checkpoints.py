@@ -16,6 +16,7 @@ from typing import Any
 from ..errors import UserError
 from ..options.tables import defaults, resumed
 from ..runs.atomic import write_json
+from ..runs.differing import differing
 
 MANIFEST = "checkpoint.json"
 STAGE = ".saving"  # what is being written lies here, and is moved when it is whole
@@ -25,6 +26,7 @@ RUN_FACTS = {  # besides the options whose role says so: what a resumed run must
     "engine": "engine",
     "data": "training text (sha256)",
     "loss": "loss",
+    "pooler": "pooler",
     "objective": "objective",
 }
 NOT_ROOM = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)  # a write failed, but not for room
@@ -158,12 +160,11 @@ def find_checkpoint(output_dir: str | Path, asked: str) -> Checkpoint | None:
 def differences_of_run(checkpoint: Checkpoint, run: dict[str, Any]) -> list[str]:
     """What differs between the run of a checkpoint and this one, in words. An option that is younger than the
     checkpoint had its default."""
-    before = UNNAMED | {key: defaults()[key] for key in resumed() if key in defaults()} | checkpoint.run
-    return [
-        f"{name} was {before.get(key)!r} and is {run[key]!r}"
-        for key, name in (RUN_FACTS | resumed()).items()
-        if key in run and before.get(key) != run[key]
-    ]
+    unknown = {"pooler": run.get("pooler")}  # a checkpoint of version 0.1 that has no config beside it
+    before = UNNAMED | unknown | {key: defaults()[key] for key in resumed() if key in defaults()} | checkpoint.run
+    names = {key: name for key, name in (RUN_FACTS | resumed()).items() if key in run}
+    found = differing(*({key: of.get(key) for key in names} for of in (before, run)))
+    return [f"{names[key]} was {there!r} and is {here!r}" for key, (there, here) in found.items()]
 
 
 def saving_failed(error: Exception, output_dir: str | Path) -> UserError:
@@ -205,4 +206,9 @@ def _fingerprint(file: Path) -> list[int]:
 
 
 def _run_of(checkpoint: Path) -> dict[str, Any]:
-    return json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["run"]
+    run: dict[str, Any] = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["run"]
+    config = checkpoint / "config.json"
+    if "pooler" not in run and config.is_file():  # version 0.1 wrote it there alone
+        said = json.loads(config.read_text(encoding="utf-8")).get("focal_cl") or {}
+        run |= {"pooler": said["pooler"]} if "pooler" in said else {}
+    return run

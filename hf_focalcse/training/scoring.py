@@ -17,6 +17,7 @@ from ..errors import UserError, suggest
 from ..evaluation import PairSet, Results, evaluate_sts
 from ..objectives.pairs import gather_rows
 from ..runs.scores import ScoreKey, headlines
+from .baseline import Before, other_pooling, score_before
 from .callbacks import COST_LIMIT, DevCost, measure_pairs, measure_views
 from .memory import refusing_out_of_memory
 
@@ -26,7 +27,7 @@ logger = logging.get_logger(__name__)
 class Scorer:
     """Scores the encoder of a trainer on its dev tasks; several ranks share the sentences.
 
-    baseline: the scores before the first step.
+    before: what the dev tasks gave before the first step.
 
     Args:
         compute_metrics: called with an `EvalPrediction` of each set of labelled pairs: their cosines as
@@ -39,7 +40,7 @@ class Scorer:
 
     def __init__(self, trainer: Any, dev: list[Any], compute_metrics: Callable[[EvalPrediction], Any] | None = None):
         self.trainer, self.dev, self.compute_metrics = trainer, dev, compute_metrics
-        self.baseline: dict[str, float] = {}
+        self.before = Before()
         self.cost = DevCost()
         self._warned = False
         self.labelled = [task for task in dev if isinstance(task, PairSet)]
@@ -48,6 +49,11 @@ class Scorer:
                 "compute_metrics is called with the cosines and the scores of labelled pairs, and eval_dataset has "
                 "none; leave it out, or give pairs with sentence1, sentence2 and score"
             )
+
+    @property
+    def baseline(self) -> dict[str, float]:
+        """The scores that gains are measured against: of the encoder as published, where that is known."""
+        return self.before.baseline.scores if self.before.baseline else {}
 
     def score(self) -> dict[str, float]:
         """{score: value x 100} of the dev tasks."""
@@ -65,16 +71,24 @@ class Scorer:
             return evaluate_sts(SimpleNamespace(encode=self.encode), tasks, progress=progress)
 
     def score_baseline(self) -> dict[str, float]:
-        """Score the encoder as it is before the first step.
+        """Score the encoder before the first step: as published and, where the run pools otherwise, as it starts.
 
         Raises:
             UserError: the dev tasks do not give the score that is to choose the best checkpoint.
         """
-        results = self.results(self.dev) if self.dev else None
-        self.baseline = results.scores if results else {}
-        if results and self.trainer.args.load_best_model_at_end:
-            self.require_metric([*_without_subsets(self.baseline), *self.computed(results)])
+        self.before = score_before(self.trainer.encoder, lambda: self.results(self.dev)) if self.dev else Before()
+        if self.before.baseline and self.trainer.args.load_best_model_at_end:
+            self.require_metric([*_without_subsets(self.baseline), *self.computed(self.before.baseline)])
         return self.baseline
+
+    def begin(self) -> None:
+        """Before a run: score the encoder unless that was done, and where no command line has said that it is trained
+        with another pooling than the one that it was published with, say so."""
+        if self.dev and self.before.baseline is None:
+            self.score_baseline()
+        said = other_pooling(self.trainer.encoder) if self.trainer.record is None else None
+        if said and self.trainer.is_world_process_zero():
+            logger.warning("%s", said)
 
     def require_metric(self, names: Iterable[str]) -> None:
         """Raise UserError unless the score that is to choose the best checkpoint is one of ``names``."""

@@ -276,6 +276,7 @@ class FocalCSETrainer(SearchingTrainer):
         path = self.choose_checkpoint(str(asked)) if asked else None
         if self.finished:  # trained further: another run
             self.record, self.finished = None, False
+        self.scorer.begin()
         with self.stop_signals:
             return super().train(resume_from_checkpoint=path, trial=trial)
 
@@ -293,6 +294,7 @@ class FocalCSETrainer(SearchingTrainer):
             "per_device_train_batch_size": args.per_device_train_batch_size,
             "gradient_accumulation_steps": args.gradient_accumulation_steps,
             "seed": args.seed,
+            "pooler": self.encoder.pooler_name,
             "data": fingerprint(self.train_dataset),
             **self.train_objective.identity(),
             "chunk_size": self.encoder.chunk_size,

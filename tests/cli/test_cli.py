@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.torch import load_file
-from tiny import SENTENCES, WORDS, plain_load, save_tiny
+from tiny import SENTENCES, WORDS, plain_load, record_mean, save_tiny
 
 from hf_focalcse.cli import main as cli
 from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.errors import UserError
-from hf_focalcse.evaluation import Results
+from hf_focalcse.evaluation import Difference, Results, evaluate_sts, read_pairs
 from hf_focalcse.losses import LOSSES, settings_of
 from hf_focalcse.options.training import GROUPS
 from hf_focalcse.parsing.recipes import recipe_names
@@ -447,7 +447,8 @@ def test_trains_judges_and_writes_everything(work, capsys):
         *["--learning_rate", "1e-3"],  # at which the ranks of so few pairs do move
     )
     said = capsys.readouterr().out
-    assert "Before training: graded/file/all/spearman" in said and "gain" in said
+    assert "Pooling: cls, since nothing records how this encoder pools (the papers train [CLS]" in said
+    assert "With pooling cls before training: graded/file/all/spearman" in said and "95 % interval" in said
     record, results = read(work / "out")
     key = "graded/file/all/spearman"
     assert record.final[key] == results.scores[key] and record.baseline[key] != record.final[key]
@@ -468,29 +469,58 @@ def test_trains_judges_and_writes_everything(work, capsys):
     again = Results.read(work / "out/results.json")
     assert again.scores[key] == pytest.approx(results.scores[key], abs=1e-4)
     card = (work / "out/README.md").read_text()
-    word = "RAISED" if record.final[key] > record.baseline[key] else "LOWERED"
-    assert word in card and f"{record.final[key]:.2f}" in card
+    found = Difference(**record.differences[key])
+    assert (found.before, found.after, found.unit) == (record.baseline[key], record.final[key], "pairs")
+    assert found.low <= found.change <= found.high and found.sentence().partition(" ")[2] in card
+    assert record.baseline_of == "with pooling cls before training" and record.start == {}
     # and again from the command that was recorded, bit for bit
     weights = (work / "out/model.safetensors").read_bytes()
     run("train", *record.command[1:], "--overwrite_output_dir")
     assert (work / "out/model.safetensors").read_bytes() == weights
 
 
-def test_a_lowered_score_is_said_loudly(work, capsys):
+def test_a_run_is_compared_with_the_encoder_as_published(work, capsys):
+    """It records mean, by whose cosines the pairs are graded; asked for [CLS], both are scored. It has a licence."""
+    (work / "tiny/README.md").write_text("---\nlicense: mit\n---\n")
+    vectors = load_model(str(record_mean(work / "tiny"))).encode(SENTENCES)
+    vectors /= np.linalg.norm(vectors, axis=1)[:, None]
+    rows = [f"{a}\t{b}\t{vectors[i] @ vectors[j]}\n" for i, a in enumerate(SENTENCES) for j, b in enumerate(SENTENCES)]
+    (work / "graded.tsv").write_text("sentence1\tsentence2\tscore\n" + "".join(rows))
     line = "--model_name_or_path tiny --train_file text.txt --eval_file graded.tsv --per_device_train_batch_size 8"
-    from hf_focalcse.training.finish import lowered_scores
-
-    run("train", *line.split(), *["--max_steps", "2", "--eval_steps", "2", "--output_dir", "out", "--use_cpu"])
-    record, _ = read(work / "out")
+    line += " --use_cpu --logging_steps 1 --eval_steps 2 --overwrite_output_dir --output_dir out --max_steps 4"
     key = "graded/file/all/spearman"
-    record.baseline[key] = record.final[key] + 5
-    record.alarms = lowered_scores(record)
-    record.save(work / "out")
-    from hf_focalcse.publishing.card import write_card
-
-    card = write_card(work / "out").read_text()
-    assert "training LOWERED graded/file/all/spearman" in record.alarms[0]
-    assert "**Contrastive training LOWERED" in card and "> **Alarm:**" in card and "worse" in card
+    run("train", *line.split(), "--pooler", "cls")
+    said = capsys.readouterr().out
+    assert "WARNING: as published the encoder pools by mean (1_Pooling/config.json), but it is trained with" in said
+    assert "Pooling: cls, asked for by --pooler" in said
+    record, _ = read(work / "out")
+    mean, cls = (evaluate_sts(load_model("tiny", name), [read_pairs("graded.tsv")], progress=False).scores[key]
+                 for name in ("mean", "cls_before_pooler"))  # fmt: skip
+    assert (record.baseline[key], record.start[key]) == pytest.approx((mean, cls)) and mean > cls + 1
+    assert f"As published: {key} {mean:.2f}\nWith pooling cls before training: {key} {cls:.2f}" in said
+    gains = [entry[f"eval_{key}/gain"] for entry in record.log if f"eval_{key}/gain" in entry]
+    scored = [entry[f"eval_{key}"] for entry in record.log if f"eval_{key}" in entry]
+    assert gains == pytest.approx([score - mean for score in scored])
+    found = Difference(**record.differences[key])
+    assert (found.before, record.start_differences[key]["before"]) == (record.baseline[key], record.start[key])
+    assert found.verdict == "lowered" and found.high < 0
+    assert f"ALARM: contrastive training LOWERED {key} from {mean:.2f} to" in said and said.count("LOWERED") == 1
+    assert f"note: no checkpoint scored above the encoder as published on {key}" in said
+    card = (work / "out/README.md").read_text()
+    assert "**Contrastive training LOWERED" in card and "> **Alarm:**" in card and "worse on it than" in card
+    assert "\nlicense: mit\n" in card
+    # without --pooler the recorded pooling is trained, and there is one baseline
+    run("train", *line.split(), "--license", "apache-2.0")
+    said = capsys.readouterr().out
+    assert "Pooling: mean, as 1_Pooling/config.json of the encoder records" in said and "WARNING: as pub" not in said
+    record, _ = read(work / "out")
+    assert record.baseline[key] == pytest.approx(mean) and (record.start, record.start_differences) == ({}, {})
+    assert (record.model["pooler"], record.model["published"]["pooler"]) == ("mean", "mean")
+    assert load_model("out").pooler_name == "mean"
+    assert "\nlicense: apache-2.0\n" in (work / "out/README.md").read_text()
+    with pytest.raises(SystemExit):
+        run("train", *line.split(), "--mlp_only_train")
+    assert "--mlp_only_train belongs to --pooler cls; tiny records pooler mean" in capsys.readouterr().err
 
 
 def test_without_labelled_data_it_says_so_and_trains(work, capsys):
@@ -560,8 +590,12 @@ def test_the_bare_command_trains_the_quickstart(tmp_path):
     folder = tmp_path / "runs/quickstart-focal-seed42"
     record, results = read(folder)
     (name,) = (key for key in record.final if key.endswith("/all/spearman"))
-    assert record.final[name] == results.scores[name] > record.baseline[name]
-    assert f"{record.baseline[name]:.2f}" in end.stdout and f"{record.final[name]:.2f}" in end.stdout
+    found = Difference(**record.differences[name])
+    assert record.final[name] == results.scores[name] == found.after and record.baseline[name] == found.before
+    assert record.baseline_of == "as published" and record.model["published"]["pooler"] == "mean"
+    assert f"{found.before:.2f}" in end.stdout and f"{found.after:.2f}" in end.stdout
+    interval = f"95 % interval {found.low:+.2f} to {found.high:+.2f}"
+    assert interval in end.stdout and interval in (folder / "README.md").read_text()
     assert "step 40/40  loss " in end.stdout and "\r" not in end.stdout + end.stderr  # no bar in a file
     card = (folder / "README.md").read_text()
     assert "had supervised training before" in card and "sentence-transformers/all-MiniLM-L6-v2" in card

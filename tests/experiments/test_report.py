@@ -12,9 +12,10 @@ from scipy import stats
 from hf_focalcse.cli import main as cli
 from hf_focalcse.errors import UserError
 from hf_focalcse.experiments import figures, report, sections
-from hf_focalcse.experiments.differences import differing, settings_of
+from hf_focalcse.experiments.differences import settings_of
 from hf_focalcse.experiments.groups import read_study
 from hf_focalcse.experiments.study import Summary
+from hf_focalcse.runs.differing import differing
 from hf_focalcse.runs.record import RunRecord
 
 KEY = f"{DEV}/all/spearman"
@@ -182,7 +183,7 @@ def test_what_training_found_replaces_what_was_asked_for(tmp_path):
     (group,) = read_study([tmp_path]).groups
     assert group.factors["pooler"] == "mean"
     first, second = (settings_of(RunRecord.load(tmp_path / f"a-seed{seed}"), lambda _: True) for seed in (1, 2))
-    assert differing(first, second) == ["output_dir", "seed"]
+    assert list(differing(first, second)) == ["output_dir", "seed"]
 
 
 def test_another_text_of_the_same_name_is_another_group(tmp_path):

@@ -56,7 +56,7 @@ import contextlib, io, json
 from hf_focalcse.cli.main import run
 from hf_focalcse.evaluation import Results
 from hf_focalcse.experiments.arms import describe
-from hf_focalcse.experiments.asked import told_differences
+from hf_focalcse.experiments.asked import differences_from_command
 from hf_focalcse.experiments.grid import read_grid
 from hf_focalcse.options.tables import is_factor
 from hf_focalcse.runs.record import RunRecord
@@ -90,7 +90,7 @@ print(json.dumps(answers | {
     "published": [published.settings[name] for name in names],
     "command": published.command,
     "compared": [about[name] for name in names],
-    "grid": told_differences(grid.runs[0].asked, record.command),
+    "grid": differences_from_command(grid.runs[0].asked, record.command),
     "factors": [is_factor(name) for name in names],
 }))
 """
