@@ -22,6 +22,7 @@ class SearchingTrainer(PushingTrainer):
     model_init: Any
     processing_class: Any
     dev: list[Any]
+    scorer: Any
     record: RunRecord | None
     train_objective: Any  # the `Objective`
     named: str | None = None  # the name or folder that the encoder was loaded from
@@ -136,6 +137,8 @@ class SearchingTrainer(PushingTrainer):
                 )
             compute_objective = lambda metrics: metrics[f"eval_{metric}"]  # noqa: E731
         self.model_init = self.model_init or (lambda: self.named)
+        if self.model is not None:
+            self.scorer.begin()
         try:
             return super().hyperparameter_search(
                 hp_space, compute_objective, n_trials, direction or better, backend, hp_name, **kwargs

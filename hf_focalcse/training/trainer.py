@@ -276,7 +276,8 @@ class FocalCSETrainer(SearchingTrainer):
         path = self.choose_checkpoint(str(asked)) if asked else None
         if self.finished:  # trained further: another run
             self.record, self.finished = None, False
-        self.scorer.begin()
+        if self.model is not None:  # else a search has scored it: between its runs there is no encoder
+            self.scorer.begin()
         with self.stop_signals:
             return super().train(resume_from_checkpoint=path, trial=trial)
 
