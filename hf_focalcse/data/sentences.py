@@ -85,7 +85,7 @@ class DataReport:
         if len(self.files) > FILES_SHOWN:
             lines.append(f"  and {len(self.files) - FILES_SHOWN:,} more files, which run.json lists")
         if self.left_out:
-            lines.append(f"  {self.left_out:,} files of other formats in the folder are left out")
+            lines.append(f"  of other formats, and left out: {self.left_out:,} of the folder's files")
         lines += [
             f"  {name:<6} | {text}" for name, text in zip(("first", "middle", "last"), self.samples, strict=True)
         ]

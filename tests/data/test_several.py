@@ -1,5 +1,6 @@
 """Several files, folders and patterns as training text, against one file that holds the same lines."""
 
+import gzip
 import os
 import pickle
 from pathlib import Path
@@ -53,7 +54,8 @@ def test_a_folder_is_one_text_with_counts_for_each_file(corpus, monkeypatch, lar
         ("b/empty.txt", 0, 0, 0, 0), ("f.txt", 2, 0, 2, 1),
     ]  # fmt: skip
     said = str(report)
-    assert "Training text: corpus, 6 files, column 'text'" in said and "2 files of other formats in the folder" in said
+    assert "Training text: corpus, 6 files, column 'text'" in said
+    assert "of other formats, and left out: 2 of the folder's files" in said
     assert "corpus/f.txt: 2 lines, 2 kept, 0 blank, 0 dropped; 1 repeat an earlier one" in said
     where = {file.path for file in sentences.file.files}
     assert (os.path.abspath(corpus / "f.txt") in where) == (large == 1) and len(where) == {1: 4, 20: 1}.get(large, 1)
@@ -116,6 +118,16 @@ def test_what_cannot_be_read_is_named_in_one_sentence(tmp_path, monkeypatch, fil
     with pytest.raises(UserError, match=said) as caught:
         read_sentences(**{"train_file": "corpus2"} | settings)
     assert "\n" not in str(caught.value) and ". " not in str(caught.value)
+
+
+def test_an_empty_file_among_others_is_counted_and_alone_it_is_refused(corpus):
+    (corpus / "zipped.txt.gz").write_bytes(gzip.compress(b""))
+    (corpus / "header.csv").write_text("text\n")
+    for name in ("zipped.txt.gz", "header.csv", "b/empty.txt"):
+        files = read_sentences(["corpus/a.txt", f"corpus/{name}"]).report.files
+        assert [file["kept"] for file in files] == [2, 0]
+        with pytest.raises(UserError, match="is empty|holds no sentence"):
+            read_sentences([f"corpus/{name}"])
 
 
 def test_a_column_is_that_of_the_tables(corpus):
