@@ -265,6 +265,24 @@ def test_ablations_change_one_setting_and_a_loss_with_all_that_is_its_own(tmp_pa
     assert [g.name for _, g in loss[0].points] == ["a", "b", "e"] and not loss[0].numeric
 
 
+def test_the_encoder_as_published_has_a_row_where_another_pooling_was_trained(runs):
+    for folder in runs.iterdir():
+        record = json.loads((folder / "run.json").read_text())
+        found = {"key": KEY, "before": 86.0, "after": 84.0, "low": -2.5, "high": -1.5, "units": 9, "unit": "pairs"}
+        changed = {"baseline": record["baseline"] | {KEY: 86.0}, "start": record["baseline"]}
+        changed |= {"baseline_of": "as published", "differences": {KEY: found | {"verdict": "lowered"}}}
+        (folder / "run.json").write_text(json.dumps(record | changed))
+    study = read_study([runs])
+    assert {(group.before(KEY), group.published(KEY)) for group in study.groups} == {(79.0, 86.0)}
+    assert {curve[0] for run in study.runs for key, curve in run.curves.items() if key == KEY} == {79.0}
+    text = write(runs)[1]
+    assert "| all-minilm, as published |" in text and "| all-minilm (cls), before training |" in text
+    for folder in runs.iterdir():  # the pooling that is recorded: one row
+        record = json.loads((folder / "run.json").read_text())
+        (folder / "run.json").write_text(json.dumps(record | {"start": {}}))
+    assert {group.runs[0].before_is for group in read_study([runs]).groups} == {"as published"}
+
+
 def test_the_baseline_that_was_evaluated_alone_fills_the_row_before_training(runs):
     write_results(runs / "before", {KEY: 79.001, "STS12/test/all/spearman": 60.0})
     study = read_study([runs])

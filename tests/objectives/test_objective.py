@@ -175,6 +175,7 @@ def test_a_checkpoint_of_another_objective_is_refused(ranks, base, tmp_path):
     assert differences_of_run(checkpoint, pooled) == ["pooler was 'cls' and is 'mean'"]
     manifest = Path(checkpoint.path) / "checkpoint.json"  # version 0.1 named the pooler in the config alone
     content = json.loads(manifest.read_text())
+    assert content["run"]["pooler"] == "cls"
     manifest.write_text(json.dumps(content | {"run": {k: v for k, v in content["run"].items() if k != "pooler"}}))
     older = find_checkpoint(tmp_path / "run", "last")
     assert differences_of_run(older, pooled) == ["pooler was 'cls' and is 'mean'"]
