@@ -17,8 +17,9 @@ from .. import quickstart
 from ..data.sentences import Sentences, read_sentences, require
 from ..encoder.augment import build_augmentations
 from ..encoder.head import HEAD_FILE
-from ..encoder.loading import load_model, require_projection
-from ..encoder.poolers import POOLERS
+from ..encoder.loading import load_model, require_exact, require_projection
+from ..encoder.poolers import pooler_of
+from ..encoder.prompts import prompt_tokens
 from ..errors import UserError
 from ..evaluation import load_tasks, read_pairs
 from ..losses import ContrastiveLoss
@@ -34,6 +35,7 @@ from ..training.baseline import other_pooling
 from ..training.engines import whole_model
 
 WRITTEN = (RUN_FILE, RESULTS_FILE, PAIRS_FILE, "README.md", "config.json", WEIGHTS_FILE, HEAD_FILE)  # by a run
+FIRST_LINES = 64  # of the training text, on which the tokenizer is compared with its file
 SENTEVAL = Path("SentEval/data/downstream")  # where the public training scripts look
 
 
@@ -110,10 +112,16 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
     set_seed(settings.training.seed)
     with whole_model():
         model = load_model(
-            path, chosen.pooler, dropout=chosen.dropout, revision=chosen.model_revision, default_pooler=True
+            path,
+            chosen.pooler,
+            dropout=chosen.dropout,
+            revision=chosen.model_revision,
+            prompt=chosen.prompt,
+            prompt_name=chosen.prompt_name,
+            default_pooler=True,
         )
     if chosen.mlp_only_train is not None:
-        if not POOLERS[model.pooler_name].projection:
+        if not pooler_of(model.pooler_name).projection:
             raise UserError(
                 f"--mlp_only_train belongs to --pooler cls; {chosen.model_name_or_path} records pooler "
                 f"{model.pooler_name}, which has no projection; give --pooler cls, or leave --mlp_only_train out"
@@ -194,6 +202,12 @@ def prepare_sentences(settings: Settings, model: Any) -> Sentences:
         raise UserError(
             f"--max_seq_length is {data.max_seq_length}; this encoder takes 3 to {model.max_length()} tokens"
         )
+    before = prompt_tokens(model.tokenizer, model.prompt)
+    if before + 2 > data.max_seq_length:
+        raise UserError(
+            f"the prompt {model.prompt!r} takes {before} tokens with those that every text has, so --max_seq_length "
+            f"{data.max_seq_length} leaves nothing of a sentence; give more"
+        )
     sentences = read_sentences(
         [quickstart.resolve_text(name) or name for name in listed(data.train_file)] or None,
         *(data.dataset_name, data.dataset_file, data.dataset_split, data.dataset_revision),
@@ -206,6 +220,7 @@ def prepare_sentences(settings: Settings, model: Any) -> Sentences:
         max_seq_length=data.max_seq_length,
         seed=args.seed,
     )
+    require_exact(model, [sentences[i]["text"] for i in range(min(len(sentences), FIRST_LINES))])
     require(sentences, args.train_batch_size * args.world_size)
     return sentences
 

@@ -201,6 +201,7 @@ def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunReco
         f"Encoder: {record.model['name_or_path']} ({record.model['class']}, {record.model['parameters']:,} parameters)"
         f", pooler {record.model['pooler']}, projection {record.model['projection']}",
         f"Pooling: {reason_of_pooling(settings, trainer.encoder)}",
+        trainer.encoder.spec.describe(),
         f"Noise between the two views: {noise}; augmentation: {' | '.join(record.model['augmentation'])}",
         f"Loss: {trainer.loss}, equal texts masked: {trainer.objective.mask_duplicates}",
         *([f"Reference: {reference['name_or_path']} (frozen, pooler {reference['pooler']})"] if reference else []),

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..errors import UserError
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 
 Row = Mapping[str, str]  # column -> text
@@ -122,6 +123,22 @@ class Views:
             raise UserError(f"views is {self.views}; it must be at least 1")
         self.kinds = (View(),) if isinstance(views, int) else tuple(views)
         self.tokenizer, self.max_seq_length, self.seed = tokenizer, max_seq_length, seed
+        self.prompt = ""
+
+    def prompted(self, prompt: str) -> Views:
+        """These views with a prompt before the text of each, which does not count when texts are compared.
+
+        Raises:
+            UserError: the prompt holds a special token, which views split like any other text.
+        """
+        for token in self.tokenizer.all_special_tokens:
+            if token in prompt:
+                raise UserError(
+                    f"the prompt {prompt!r} holds the special token {token!r}, which training reads like any other "
+                    "text; leave it out"
+                )
+        self.prompt = prompt
+        return self
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -142,7 +159,11 @@ class Views:
             )
         text_ids = torch.tensor([text_id(text) for text in self.first.plain(rows)])  # (B,)
         draws = np.random.default_rng([self.seed, *text_ids.numpy().view(np.uint32)])
-        found = [kind.ids(self.tokenizer, kind.texts(rows, draws), self.max_seq_length, draws) for kind in self.kinds]
+        texts = [[self.prompt + text for text in kind.texts(rows, draws)] for kind in self.kinds]
+        found = [
+            kind.ids(self.tokenizer, of, self.max_seq_length, draws)
+            for kind, of in zip(self.kinds, texts, strict=True)
+        ]
         padded = pad([ids for view in found for ids in view], self.tokenizer.pad_token_id)  # (V * B, L)
         ids, mask = (part.unflatten(0, (len(found), len(rows))).transpose(0, 1) for part in padded)  # (B, V, L)
         # A real copy: a view with stride 0 cannot be pinned (DataLoader(pin_memory=True) raises) nor masked in place.
@@ -171,6 +192,9 @@ def text_id(text: str) -> int:
 PADDING_ID = text_id("")  # no sentence is empty; on several ranks a blank row fills up the last batch
 
 
+UNCUT = 10**9  # as a length: nothing is cut
+
+
 def token_ids(
     tokenizer: PreTrainedTokenizerBase,
     texts: Sequence[str],
@@ -192,6 +216,11 @@ def token_ids(
         add_special_tokens=add_special_tokens,
     )["input_ids"]
     return found
+
+
+def ids_by_file(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """B texts -> what a tokenizer.json itself makes of each, special tokens included."""
+    return [found.ids for found in tokenizer.encode_batch(list(texts))]
 
 
 def tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int) -> Any:

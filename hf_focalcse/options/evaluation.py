@@ -35,6 +35,18 @@ class Evaluation:
         help="How hidden states become a sentence vector: {poolers}. Default: the pooler that the folder records.",
         aliases=["--pooler_type"],
     )
+    prompt: str | None = option(
+        None,
+        help="The text before every text, such as 'query: '; an empty one for none. Default: the prompt that the "
+        "encoder's folder makes its default.",
+    )
+    prompt_name: str | None = option(None, help="The name of a prompt that the encoder's folder has, such as query.")
+    truncate_dim: int | None = option(
+        None,
+        help="The number of dimensions that are kept of each vector, the first ones. Default: all, or as many as the "
+        "encoder's folder says.",
+        range=at_least(1),
+    )
     tasks: list[str] | None = option(
         None,
         help="Any of STS12 STS13 STS14 STS15 STS16 STSBenchmark SICK-R, and rerank. Default: all seven STS sets.",

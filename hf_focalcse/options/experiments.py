@@ -128,6 +128,12 @@ class InspectOptions:
         help="How hidden states become a sentence vector: {poolers}. Default: the pooler that the folder records.",
         aliases=["--pooler_type"],
     )
+    prompt: str | None = option(
+        None,
+        help="The text before every text, such as 'query: '; an empty one for none. Default: the prompt that the "
+        "encoder's folder makes its default.",
+    )
+    prompt_name: str | None = option(None, help="The name of a prompt that the encoder's folder has, such as query.")
     text_column: str | None = option(None, help="The column that holds the sentences, if there are several columns.")
     batches: int = option(
         10, help="The number of batches to look at; no sentence is in two of them.", range=at_least(1)

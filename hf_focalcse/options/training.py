@@ -56,6 +56,19 @@ class Model:
         replaces=("mlp_only_train",),
         together=("mlp_only_train", "reinit_projection", "projection"),
     )
+    prompt: str | None = option(
+        None,
+        help="The text before every text, such as 'query: '; an empty one for none. Default: the prompt that the "
+        "encoder's folder makes its default.",
+        replaces=("prompt_name",),
+        resume=True,
+    )
+    prompt_name: str | None = option(
+        None,
+        help="The name of a prompt that the encoder's folder has, such as query.",
+        replaces=("prompt",),
+        resume=True,
+    )
     mlp_only_train: bool | None = option(
         None,
         help="Use the projection (a linear layer and tanh) in training only and embed without it. "

@@ -115,6 +115,7 @@ def training_table(record: RunRecord) -> str:
         + f": {data['kept']:,} sentences, sha256 `{str(data['sha256'])[:16]}`",
         "Cut at": f"{data['max_seq_length']} tokens",
         "Pooler": f"{model['pooler']}, projection: {model['projection']}",
+        **({"Prompt": f"`{model['prompt']}` before every text"} if model.get("prompt") else {}),
         "Noise": escape_markdown(", ".join(f"{k} {v}" for k, v in model["dropout"].items())),
         "Batch": f"{batch} sentences x {record.world_size} process(es)" + (f", {steps} accumulated" * (steps > 1)),
         "Learning rate": f"{settings.get('learning_rate')}, {settings.get('lr_scheduler_type')}",

@@ -62,10 +62,11 @@ def publish(folder: Path, target: Path, run: dict[str, Any], resumable: bool) ->
 
 
 def publish_files(folder: Path, target: Path) -> None:
-    """Move the whole files of ``folder`` into ``target``, one by one."""
-    target.mkdir(parents=True, exist_ok=True)
-    for file in sorted(folder.iterdir()):
-        os.replace(file, target / file.name)
+    """Move the whole files of ``folder``, and of folders in it, into ``target``, one by one."""
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        place = target / file.relative_to(folder)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(file, place)
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -16,10 +16,11 @@ from ..evaluation import Difference, differences, evaluate_sts
 from ..evaluation.identity import as_encoder
 from ..evaluation.verdict import told
 from ..publishing.card import write_card
-from ..publishing.export import export_model
-from ..publishing.hub import Target, push
+from ..publishing.hub import Target, push, with_owner
 from ..publishing.inherited import inherited_licence
+from ..publishing.plain import plain_steps
 from ..publishing.plots import draw_plots
+from ..publishing.publish import export_again
 from ..runs.cosines import write_cosines
 from ..runs.folder import WEIGHTS_FILE
 from ..runs.record import RUN_FILE, RunRecord, file_sha256
@@ -61,8 +62,11 @@ def make_record(trainer: Any) -> RunRecord:
             "published": asdict(model.published) if model.published else None,
             "projection_file": None if model.encoder_has_pooler else HEAD_FILE,
             "dropout": model.dropout_rates(),
+            "prompt": model.prompt,
+            "plain": plain_steps(model),
+            "spec": model.spec.to_dict() if model.spec is not None else None,
             "parameters": trainer.parameters_of_encoder(),
-            "embedding_dimensions": model.config.hidden_size,
+            "embedding_dimensions": model.get_embedding_dimension(),
         },
         data={"max_seq_length": trainer.max_seq_length, "sha256": ""} | data,
         seed=trainer.args.seed,
@@ -139,7 +143,9 @@ def publish(trainer: Any, message: str | None, token: str | None, revision: str 
     private = args.hub_private_repo if private is None else private
     name = args.hub_model_id or Path(str(args.output_dir)).absolute().name
     target = Target(name, private, False, revision or args.hub_revision, message, token=token)
-    folder, _ = export_model(Path(str(args.output_dir)), publication={"repo_id": target.repo_id})
+    folder = Path(str(args.output_dir))
+    target = with_owner(target, folder, logger.warning)
+    folder, _ = export_again(folder, None, logger.warning, publication={"repo_id": target.repo_id})
     return push(folder, target, say=logger.warning)
 
 

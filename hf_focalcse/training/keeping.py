@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate.utils import broadcast_object_list
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -12,17 +13,36 @@ from torch import Tensor
 from transformers.utils import logging
 
 from ..compat import save_unpublished
+from ..encoder.loading import load_model
 from ..errors import UserError
 from ..objectives import Objective
+from ..publishing.formats import write_sentence_transformers
+from ..runs.folder import WEIGHTS_FILE
 from . import checkpoints
 from .alarms import Alarms
 from .checkpoints import Checkpoint, find_checkpoint
+from .engines import whole_model
 from .refusing import RefusingTrainer
 
 logger = logging.get_logger(__name__)
 
 WRITE_ERRORS = ("inline_container", "PytorchStreamWriter", "basic_ios::clear")  # torch.save's on a full disk
 OBJECTIVE_FILE = "objective-{}.safetensors"  # of a rank
+
+
+def write_modules(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write beside saved weights what lets SentenceTransformer open the folder with the vectors that `encode` gives.
+
+    Nothing is written where the weights lie in the shards of an engine, which that library cannot read.
+    """
+    if not (folder / WEIGHTS_FILE).is_file():
+        return
+    limit = int(min(model.positions, tokenizer.model_max_length))
+    if model.projection_use == "always" or model.tail.state_dict():
+        # They are written once more, from the file: an engine may hold them in shards.
+        with whole_model(), torch.random.fork_rng(devices=[]):  # a resumed run draws as the uninterrupted one
+            model = load_model(str(folder))
+    write_sentence_transformers(model, folder, limit)
 
 
 class KeepingTrainer(RefusingTrainer):
@@ -49,6 +69,14 @@ class KeepingTrainer(RefusingTrainer):
         raise NotImplementedError
 
     # ---- writing
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Trainer's, with the files that SentenceTransformer reads."""
+        super().save_model(output_dir, _internal_call=True)
+        if self.args.should_save:
+            write_modules(self.encoder, self.processing_class, Path(output_dir or str(self.args.output_dir)))
+        if self.args.push_to_hub and not _internal_call:
+            self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
 
     def _get_output_dir(self, trial: Any) -> str:
         """While a checkpoint is written: the place from which it is moved when it is whole."""

@@ -15,7 +15,7 @@ from transformers.trainer_utils import PredictionOutput, speed_metrics
 
 from ..compat import train_dataloader_by
 from ..data.given import texts_of
-from ..data.views import PADDING_ID, as_collator, blank_row
+from ..data.views import PADDING_ID, Views, as_collator, blank_row
 from ..errors import UserError
 from ..losses import ContrastiveLoss
 from ..objectives import Objective
@@ -112,6 +112,8 @@ class FocalCSETrainer(SearchingTrainer):
         args = decide(args, self.dev, compute_metrics is not None)
         tokenizer = processing_class or model.tokenizer
         given = data_collator or self.train_objective.collator(tokenizer, max_seq_length, args.seed)
+        if isinstance(given, Views):
+            given.prompted(model.prompt)
         self.collate_views = as_collator(given, max_seq_length)
         self.max_seq_length = self.collate_views.max_seq_length
         self.prepare_model(model, args)
