@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,14 @@ def read_comparisons(given: list[str]) -> dict[str, list[dict[str, Any]]]:
 def open_encoder(args: Evaluation, place: Place, device: Any) -> tuple[Any, dict[str, Any]]:
     """The encoder at ``place`` (what ``--model_name_or_path`` stands for) on its device, and its identity."""
     model = load_model(place.path, args.pooler, None if args.pooler is None else explicit_projection(args.pooler),
-                       revision=place.revision)  # fmt: skip
+                       revision=place.revision, prompt=args.prompt, prompt_name=args.prompt_name)  # fmt: skip
+    print(model.spec.describe())
+    if args.truncate_dim is not None:
+        if args.truncate_dim > model.dimensions:
+            raise UserError(
+                f"--truncate_dim is {args.truncate_dim}; vectors of this encoder have {model.dimensions} dimensions"
+            )
+        model.truncate_dim = args.truncate_dim
     require_projection(model, str(args.model_name_or_path))
     weights = weights_file(place.path, place.revision)
     sha256 = file_sha256(weights) if weights else None
@@ -169,11 +177,25 @@ def results_folder(args: Evaluation, pooler: str) -> Path:
     if args.output_dir is not None:
         return Path(args.output_dir)
     name = str(args.word_vectors or args.model_name_or_path).rstrip("/")
-    as_it_embeds = args.pooler is None and args.max_seq_length is None and args.whiten is None and not args.bf16
+    as_it_embeds = not any(value is not None for value in changes(args)) and not args.bf16
     if Path(name).is_dir() and as_it_embeds:
         return Path(name)
     stem = Path(name).name if Path(name).exists() else name.replace("/", "--")
     whitened = "" if args.whiten is None else f"-whitened-{Path(args.whiten).stem}{args.whiten_dim or ''}"
     length = "" if args.max_seq_length is None else f"-{args.max_seq_length}"
     precision = "-bf16" if args.bf16 else ""
-    return Path("results") / f"{stem}-{pooler.replace(' ', '-')}{length}{whitened}{precision}"
+    prompted = (
+        "" if args.prompt is None and args.prompt_name is None else f"-prompt-{args.prompt_name or short(args.prompt)}"
+    )
+    size = "" if args.truncate_dim is None else f"-{args.truncate_dim}d"
+    return Path("results") / f"{stem}-{pooler.replace(' ', '-')}{length}{prompted}{size}{whitened}{precision}"
+
+
+def changes(args: Evaluation) -> tuple[Any, ...]:
+    """The options under which an encoder does not embed as its folder says, where they are given."""
+    return args.pooler, args.max_seq_length, args.whiten, args.prompt, args.prompt_name, args.truncate_dim
+
+
+def short(prompt: str | None) -> str:
+    """A prompt as a part of a folder's name."""
+    return re.sub(r"\W+", "-", prompt or "").strip("-")[:30] or "none"

@@ -64,7 +64,9 @@ def prepare_encoder(args: InspectOptions) -> tuple[Any, Search]:
     projection = None
     if args.pooler is not None and not args.dropout_views:
         projection = explicit_projection(args.pooler)
-    model = load_model(place.path, args.pooler, projection, revision=place.revision)
+    asked: dict[str, Any] = {"prompt": args.prompt, "prompt_name": args.prompt_name}
+    model = load_model(place.path, args.pooler, projection, revision=place.revision, **asked)
+    print(model.spec.describe())
     require_projection(model, str(args.model_name_or_path))
     recorded = model.config.focal_cl
     given = {field.name: getattr(args, field.name) for field in fields(Search)}
