@@ -1,4 +1,4 @@
-"""Train runs of the quickstart's encoder and judge each with labels and without: python studies/judge/judge.py OUT STS_DIR
+"""Train runs of the quickstart and judge each with labels and without: python studies/judge/judge.py OUT STS_DIR
 
 Each run leaves its weights in OUT/NAME and its scores in OUT/NAME.json; what is there is not done again.
 """
