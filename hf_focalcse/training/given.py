@@ -18,8 +18,9 @@ from ..data.given import SOURCE, measure_lengths, take_rows
 from ..data.views import Collator
 from ..encoder.head import FocalCLMixin
 from ..encoder.loading import load_model
+from ..encoder.packaged import resolve_model
 from ..errors import UserError
-from ..evaluation import PairSet, read_pairs
+from ..evaluation import PairSet, read_tasks
 from ..evaluation.pair_sets import pair_of
 from ..losses import ContrastiveLoss, build_loss
 from .engines import whole_model
@@ -49,7 +50,7 @@ def take_model(model: Any, seed: int, loss: Any = None) -> Any:
         if "loss" not in record and loaded.projection_use != "none":
             loaded.reset_projection()
         settings = {} if loss is None else {k: v for k, v in loss.config.items() if k != "name"} | {"loss": loss.name}
-        base = None if Path(model).exists() else str(model)
+        base = resolve_model(str(model)).base
         loaded.config.focal_cl = record | {"base_model": base or record.get("base_model")} | settings
         return loaded
     if hasattr(model, "peft_config"):
@@ -171,7 +172,7 @@ def take_tasks(given: Any, name: str = "dev", what: str = "eval_dataset") -> lis
     if given is None:
         return []
     if isinstance(given, (str, Path)):
-        return [read_pairs(given)]
+        return list(read_tasks(str(given)))
     if all(hasattr(given, part) for part in TASK):
         return [given]
     if isinstance(given, Mapping):

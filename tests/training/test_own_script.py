@@ -18,6 +18,7 @@ from transformers import AutoModel, EvalPrediction, Trainer, TrainerCallback, Tr
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss, load_model
 from hf_focalcse.data.given import GivenSentences
 from hf_focalcse.data.views import View, Views, text_id
+from hf_focalcse.encoder import packaged
 from hf_focalcse.errors import UserError
 from hf_focalcse.evaluation import read_pairs
 from hf_focalcse.losses.focal import FocalInfoNCE
@@ -84,6 +85,14 @@ def test_a_plain_encoder_is_trained_by_cls_with_a_projection_drawn_by_the_seed(t
     weights = [trainer.model.projection_linear.weight for trainer in (first, second, other)]
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
     assert not torch.equal(weights[0], load_model(plain, "cls").projection_linear.weight)
+
+
+def test_the_packaged_encoder_is_known_by_its_name(arguments):
+    if packaged.find_packaged() is None:
+        pytest.skip(f"{packaged.ENCODER_PACKAGE} is not installed")
+    trainer = FocalCSETrainer(packaged.ENCODER_PACKAGE, arguments(), train_dataset=TEXT, eval_dataset="quickstart")
+    assert trainer.model.config.focal_cl["base_model"] == packaged.BASE_MODEL and trainer.model.pooler_name == "mean"
+    assert len(trainer.dev) == 2
 
 
 def test_without_arguments_there_are_our_defaults(base):
