@@ -33,7 +33,7 @@ def make_trainer(name: str, model, folder: str, batch: int) -> FocalCSETrainer:
     )  # fmt: skip
     loss = build_loss(name.partition(",")[0], **LOSSES[name])
     reference = load_model(str(encoder_path()), "mean") if loss.needs_reference else None
-    trainer = FocalCSETrainer(copy.deepcopy(model), args, loss, [{"text": ""}], reference=reference)
+    trainer = FocalCSETrainer(copy.deepcopy(model), args, loss, [{"text": "a"}], reference=reference)
     trainer.create_optimizer()
     trainer.current_gradient_accumulation_steps = 1
     return trainer

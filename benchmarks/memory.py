@@ -48,7 +48,7 @@ class Ours:
             output_dir=self.folder.name, per_device_train_batch_size=batch, eval_strategy="no", save_strategy="no",
             load_best_model_at_end=False, use_cpu=True, disable_tqdm=True, bf16=bf16,
         )  # fmt: skip
-        trainer = FocalCSETrainer(model, args, build_loss(loss), [{"text": ""}], max_seq_length=length)
+        trainer = FocalCSETrainer(model, args, build_loss(loss), [{"text": "a"}], max_seq_length=length)
         trainer.create_optimizer()
         trainer.current_gradient_accumulation_steps = 1
         self.trainer = trainer

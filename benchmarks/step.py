@@ -44,7 +44,7 @@ def make_ours(model: Any, folder: str, options: argparse.Namespace, **settings: 
         torch_compile=options.torch_compile,
     )  # fmt: skip
     trainer = FocalCSETrainer(
-        model, args, build_loss("infonce"), [{"text": ""}], mask_duplicates=False, max_seq_length=options.max_length
+        model, args, build_loss("infonce"), [{"text": "a"}], mask_duplicates=False, max_seq_length=options.max_length
     )
     trainer.create_optimizer()
     trainer.current_gradient_accumulation_steps = 1

@@ -13,10 +13,31 @@ class UserError(ValueError):
     """
 
 
+NEAR = 0.8  # of difflib's ratio; at its default, 0.6, --lr would be near --pooler
+SLIP = 4  # letters of a name from which one wrong letter, or two that are swapped, are near, whatever the ratio
+
+
 def suggest(name: str, allowed: Iterable[str]) -> str:
-    """``", did you mean 'x'?"`` for the nearest of ``allowed``, or the empty string where none is near."""
-    near = get_close_matches(name, list(allowed), n=1)
-    return f", did you mean {near[0]!r}?" if near else ""
+    """``", did you mean 'x'?"`` for the nearest of ``allowed``, or the empty string where none is near.
+
+    Dashes, underscores and case do not count.
+    """
+    known = {_plain(one): one for one in reversed(list(allowed))}  # of two spellings, the one that comes first
+    given = _plain(name)
+    near = get_close_matches(given, known, n=1, cutoff=NEAR) or [one for one in known if _is_slip(given, one)]
+    return f", did you mean {known[near[0]]!r}?" if near else ""
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").replace("-", "_").casefold()
+
+
+def _is_slip(one: str, other: str) -> bool:
+    """Whether two names of one length differ in one letter, or in two that are swapped."""
+    if len(one) != len(other) or len(one) < SLIP:
+        return False
+    apart = [i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b]
+    return len(apart) == 1 or (len(apart) == 2 and sorted(one) == sorted(other))
 
 
 def on_one_line(error: Exception) -> str:

@@ -321,7 +321,7 @@ def accidental(kind: type) -> set[str]:
     others = [base for base in kind.__mro__ if base.__module__.split(".")[0] in LIBRARIES]
     taken = {name for base in others for name in vars(base)}
     mine = {name for base in kind.__mro__ if base.__module__.startswith("hf_focalcse") for name in vars(base)}
-    made = {"_backward_cls"}  # by the metaclass of torch.autograd.Function
+    made = {"_backward_cls", "_abc_impl"}  # by the metaclasses of torch.autograd.Function and of abstract classes
     return {name for name in mine & taken if is_private(name)} - set(compat.OVERRIDDEN) - made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ from ..compat import find_file
 from ..data.sentences import read_sentences
 from ..encoder.devices import choose_device
 from ..encoder.loading import load_model, require_projection
+from ..encoder.packaged import Place
 from ..encoder.poolers import explicit_projection
 from ..errors import UserError
-from ..evaluation import Results, evaluate_sts, load_rerank, load_tasks, read_pairs
+from ..evaluation import Results, evaluate_sts, load_rerank, load_tasks, read_tasks
 from ..evaluation.identity import as_encoder
 from ..evaluation.summary import summarise
 from ..evaluation.whitening import Remembering, WhitenedEncoder, Whitening
@@ -35,14 +37,16 @@ TARGET = "target"  # as the value of --whiten: the texts that are scored
 
 def run(args: Evaluation) -> None:
     """An encoder -> its scores as a table and in results.json; a model card beside it is written again."""
-    path = quickstart.resolve_model(args.model_name_or_path)[0] if args.word_vectors is None else args.word_vectors
+    place = (
+        quickstart.resolve_model(args.model_name_or_path, args.model_revision) if args.word_vectors is None else None
+    )
     if args.push_to_hub and args.hub_model_id is None and Path(str(args.model_name_or_path)).exists():
         raise UserError("--push_to_hub needs --hub_model_id org/name where the model is a folder")
     compared = read_comparisons(args.compare or [])
     device = choose_device(args.device)
     tasks = choose_tasks(args)
     encoder, identity = (
-        open_encoder(args, path, device) if args.word_vectors is None else open_word_vectors(path, tasks)
+        open_encoder(args, place, device) if place else open_word_vectors(str(args.word_vectors), tasks)
     )
     folder = results_folder(args, identity["pooler"])
     make_writable(folder, "--output_dir")
@@ -103,12 +107,19 @@ def read_comparisons(given: list[str]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def open_encoder(args: Evaluation, path: str, device: Any) -> tuple[Any, dict[str, Any]]:
-    """The encoder at ``path`` (what ``--model_name_or_path`` stands for) on its device, and its identity."""
-    model = load_model(path, args.pooler, None if args.pooler is None else explicit_projection(args.pooler),
-                       revision=args.model_revision)  # fmt: skip
+def open_encoder(args: Evaluation, place: Place, device: Any) -> tuple[Any, dict[str, Any]]:
+    """The encoder at ``place`` (what ``--model_name_or_path`` stands for) on its device, and its identity."""
+    model = load_model(place.path, args.pooler, None if args.pooler is None else explicit_projection(args.pooler),
+                       revision=place.revision, prompt=args.prompt, prompt_name=args.prompt_name)  # fmt: skip
+    print(model.spec.describe())
+    if args.truncate_dim is not None:
+        if args.truncate_dim > model.dimensions:
+            raise UserError(
+                f"--truncate_dim is {args.truncate_dim}; vectors of this encoder have {model.dimensions} dimensions"
+            )
+        model.truncate_dim = args.truncate_dim
     require_projection(model, str(args.model_name_or_path))
-    weights = weights_file(path, args.model_revision)
+    weights = weights_file(place.path, place.revision)
     sha256 = file_sha256(weights) if weights else None
     name = str(args.model_name_or_path)
     return as_encoder(model.to(device), args.batch_size, name, sha256, args.max_seq_length, args.bf16)
@@ -156,7 +167,7 @@ def choose_tasks(args: Evaluation) -> list[Any]:
         queries = load_rerank(args.rerank_file, args.rerank_split, args.rerank_scorer)
         return [*(load_tasks(names, args.sts_dir) if names else []), *queries]
     if args.eval_file:
-        return [read_pairs(quickstart.resolve_pairs(args.eval_file))]
+        return read_tasks(args.eval_file)
     return load_tasks(args.sets(), args.sts_dir)
 
 
@@ -166,11 +177,25 @@ def results_folder(args: Evaluation, pooler: str) -> Path:
     if args.output_dir is not None:
         return Path(args.output_dir)
     name = str(args.word_vectors or args.model_name_or_path).rstrip("/")
-    as_it_embeds = args.pooler is None and args.max_seq_length is None and args.whiten is None and not args.bf16
+    as_it_embeds = not any(value is not None for value in changes(args)) and not args.bf16
     if Path(name).is_dir() and as_it_embeds:
         return Path(name)
     stem = Path(name).name if Path(name).exists() else name.replace("/", "--")
     whitened = "" if args.whiten is None else f"-whitened-{Path(args.whiten).stem}{args.whiten_dim or ''}"
     length = "" if args.max_seq_length is None else f"-{args.max_seq_length}"
     precision = "-bf16" if args.bf16 else ""
-    return Path("results") / f"{stem}-{pooler.replace(' ', '-')}{length}{whitened}{precision}"
+    prompted = (
+        "" if args.prompt is None and args.prompt_name is None else f"-prompt-{args.prompt_name or short(args.prompt)}"
+    )
+    size = "" if args.truncate_dim is None else f"-{args.truncate_dim}d"
+    return Path("results") / f"{stem}-{pooler.replace(' ', '-')}{length}{prompted}{size}{whitened}{precision}"
+
+
+def changes(args: Evaluation) -> tuple[Any, ...]:
+    """The options under which an encoder does not embed as its folder says, where they are given."""
+    return args.pooler, args.max_seq_length, args.whiten, args.prompt, args.prompt_name, args.truncate_dim
+
+
+def short(prompt: str | None) -> str:
+    """A prompt as a part of a folder's name."""
+    return re.sub(r"\W+", "-", prompt or "").strip("-")[:30] or "none"

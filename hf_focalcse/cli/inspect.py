@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ..options.experiments import InspectOptions
-from ..parsing.parser import Parser, build, placed
+from ..parsing.parser import Parser, build
 
 
 def parse(argv: list[str], script: str = "focalcse inspect") -> InspectOptions:
     """``MODEL FILE`` and flags; raises as `parsing.parse_eval` does."""
     parser = Parser(InspectOptions, prog=script, usage=f"{script} MODEL FILE [flags]")
-    return build(InspectOptions, parser.parse(placed(argv, "model_name_or_path", "file")))
+    return build(InspectOptions, parser.parse(argv))
 
 
 def run(args: InspectOptions) -> None:

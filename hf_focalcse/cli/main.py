@@ -22,9 +22,13 @@ class Command:
 # Grids hold the flags of train and eval, so these are parsed in parsing/; their modules import torch, which takes
 # seconds, and --help has answered by then. The other modules import what is slow when the job runs.
 COMMANDS = {
-    "train": Command(".train", "train a sentence encoder without labels (run_unsup.py)", "..parsing.settings:parse"),
+    "train": Command(
+        ".train", "train a sentence encoder without labels (run_unsup.py): FILE …", "..parsing.settings:parse"
+    ),
     "eval": Command(
-        ".evaluate", "score a sentence encoder on the STS tasks (run_eval.py)", "..parsing.evaluation:parse_eval"
+        ".evaluate",
+        "score a sentence encoder on the STS tasks (run_eval.py): MODEL",
+        "..parsing.evaluation:parse_eval",
     ),
     "table": Command(".table", "print a table of many results.json: RESULTS …"),
     "inspect": Command(".inspect", "show hard negatives and likely false negatives: MODEL FILE"),
@@ -34,24 +38,32 @@ COMMANDS = {
     "report": Command(".report", "write tables and figures of many runs as one page: FOLDER …"),
     "push": Command(".push", "publish a trained encoder on the Hub: FOLDER org/name"),
 }
+# What turns off the bars of other libraries, which fill a file or a scheduler's log with carriage returns.
+BARS = ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
+HERE = {
+    "help": "list the flags of a command, as focalcse COMMAND --help does: COMMAND",
+    "version": "print the version, as --version does",
+}
 
 
 def main(argv: list[str] | None = None) -> None:
     """``focalcse COMMAND …``."""
     argv = sys.argv[1:] if argv is None else argv
-    if not argv or argv[0] in ("-h", "--help"):
+    if argv[:1] == ["help"] and len(argv) > 1:
+        argv = [argv[1], "--help"]
+    if not argv or argv[0] in ("-h", "--help", "help"):
         print("usage: focalcse COMMAND [flags]\n")
-        for name, command in COMMANDS.items():
-            print(f"  {name:8} {command.purpose}")
-        print("\nfocalcse COMMAND --help lists the flags of a command.")
+        for name, purpose in ({name: of.purpose for name, of in COMMANDS.items()} | HERE).items():
+            print(f"  {name:8} {purpose}")
         return
-    if argv[0] == "--version":
+    if argv[0] in ("--version", "version"):
         from .. import __version__
 
         print(__version__)
         return
     if argv[0] not in COMMANDS:
-        _fail(f"there is no command {argv[0]!r}{suggest(argv[0], COMMANDS)}; allowed: {', '.join(COMMANDS)}")
+        known = [*COMMANDS, *HERE]
+        _fail(f"there is no command {argv[0]!r}{suggest(argv[0], known)}; allowed: {', '.join(known)}")
     run(argv[0], argv[1:], script=f"focalcse {argv[0]}")
 
 
@@ -62,6 +74,9 @@ def run(command: str, argv: list[str] | None = None, script: str | None = None) 
     stopped after it saved a checkpoint in exit code 75.
     """
     row = COMMANDS[command]
+    if not sys.stderr.isatty():  # before transformers, datasets and huggingface_hub are imported, which read them then
+        for name in BARS:
+            os.environ.setdefault(name, "1")
     argv = sys.argv[1:] if argv is None else argv
     try:
         module, _, parse = (row.parser or f"{row.module}:parse").partition(":")

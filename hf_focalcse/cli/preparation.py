@@ -17,10 +17,13 @@ from .. import quickstart
 from ..data.sentences import Sentences, read_sentences, require
 from ..encoder.augment import build_augmentations
 from ..encoder.head import HEAD_FILE
-from ..encoder.loading import load_model, require_projection
+from ..encoder.loading import load_model, require_exact, require_projection
+from ..encoder.poolers import pooler_of
+from ..encoder.prompts import prompt_tokens
 from ..errors import UserError
-from ..evaluation import load_tasks, read_pairs
+from ..evaluation import load_tasks, read_tasks
 from ..losses import ContrastiveLoss
+from ..options.field import listed
 from ..options.training import Reference
 from ..parsing.settings import Settings
 from ..runs.cosines import PAIRS_FILE
@@ -28,9 +31,11 @@ from ..runs.folder import WEIGHTS_FILE
 from ..runs.record import RUN_FILE
 from ..runs.scores import RESULTS_FILE
 from ..training import checkpoints
+from ..training.baseline import other_pooling
 from ..training.engines import whole_model
 
 WRITTEN = (RUN_FILE, RESULTS_FILE, PAIRS_FILE, "README.md", "config.json", WEIGHTS_FILE, HEAD_FILE)  # by a run
+FIRST_LINES = 64  # of the training text, on which the tokenizer is compared with its file
 SENTEVAL = Path("SentEval/data/downstream")  # where the public training scripts look
 
 
@@ -95,17 +100,33 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
     """The encoder with its pooler and with the record of its training in its config. Its projection is initialised
     anew, unless the encoder was trained with this package.
 
+    Without --pooler it pools as its checkpoint records; where nothing is recorded, by [CLS] with the projection, as in
+    the papers.
+
     Raises:
-        UserError: it cannot be loaded, or --reinit_projection is given for a pooler without a projection.
+        UserError: it cannot be loaded, or --reinit_projection or --mlp_only_train is given for a pooler without a
+            projection.
     """
     chosen = settings.model
-    path, base = quickstart.resolve_model(chosen.model_name_or_path)
-    projection = None
-    if chosen.mlp_only_train is not None:
-        projection = "training" if chosen.mlp_only_train else "always"
+    place = quickstart.resolve_model(chosen.model_name_or_path, chosen.model_revision)
     set_seed(settings.training.seed)
     with whole_model():
-        model = load_model(path, chosen.pooler or "cls", projection, chosen.dropout, chosen.model_revision)
+        model = load_model(
+            place.path,
+            chosen.pooler,
+            dropout=chosen.dropout,
+            revision=place.revision,
+            prompt=chosen.prompt,
+            prompt_name=chosen.prompt_name,
+            default_pooler=True,
+        )
+    if chosen.mlp_only_train is not None:
+        if not pooler_of(model.pooler_name).projection:
+            raise UserError(
+                f"--mlp_only_train belongs to --pooler cls; {chosen.model_name_or_path} records pooler "
+                f"{model.pooler_name}, which has no projection; give --pooler cls, or leave --mlp_only_train out"
+            )
+        model.set_pooling(model.pooler_name, "training" if chosen.mlp_only_train else "always")
     recorded = model.config.focal_cl
     trained_here = "loss" in recorded
     reset = not trained_here if chosen.reinit_projection is None else chosen.reinit_projection
@@ -118,10 +139,27 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
     model.config.focal_cl = recorded | {
         "loss": loss.name,
         **{k: v for k, v in loss.config.items() if k != "name"},
-        "base_model": base or recorded.get("base_model"),
+        "base_model": place.base or recorded.get("base_model"),
         "max_seq_length": settings.data.max_seq_length,
     }
     return model
+
+
+def reason_of_pooling(settings: Settings, model: Any) -> str:
+    """Which pooling training starts with, and why."""
+    pooler = model.pooler_name
+    if settings.model.pooler is not None:
+        by = "--pooler" if "pooler" in settings.explicit else f"recipe {settings.recipe}"
+        return f"{pooler}, asked for by {by}"
+    if model.published is not None:
+        return f"{pooler}, as {model.published.source} of the encoder records"
+    return f"{pooler}, since nothing records how this encoder pools (the papers train [CLS] with the projection)"
+
+
+def decide_pooling(settings: Settings, model: Any) -> Settings:
+    """A note where the encoder is trained with another pooling than the one that it was published with."""
+    said = other_pooling(model)
+    return settings.noting(f"{said} ({reason_of_pooling(settings, model)})") if said else settings
 
 
 def decide_reference(settings: Settings, loss: ContrastiveLoss) -> Settings:
@@ -142,10 +180,10 @@ def prepare_reference(settings: Settings) -> Any:
     chosen = settings.reference
     if chosen.reference_model is None:
         return None
-    path, _ = quickstart.resolve_model(chosen.reference_model)
+    place = quickstart.resolve_model(chosen.reference_model, chosen.reference_revision)
     try:
         with whole_model():
-            model = load_model(path, chosen.reference_pooler, revision=chosen.reference_revision)
+            model = load_model(place.path, chosen.reference_pooler, revision=place.revision)
         require_projection(model, chosen.reference_model)
     except UserError as error:
         raise UserError(f"--reference_model: {str(error).replace('--pooler', '--reference_pooler')}") from error
@@ -164,8 +202,14 @@ def prepare_sentences(settings: Settings, model: Any) -> Sentences:
         raise UserError(
             f"--max_seq_length is {data.max_seq_length}; this encoder takes 3 to {model.max_length()} tokens"
         )
+    before = prompt_tokens(model.tokenizer, model.prompt)
+    if before + 2 > data.max_seq_length:
+        raise UserError(
+            f"the prompt {model.prompt!r} takes {before} tokens with those that every text has, so --max_seq_length "
+            f"{data.max_seq_length} leaves nothing of a sentence; give more"
+        )
     sentences = read_sentences(
-        quickstart.resolve_text(data.train_file),
+        [quickstart.resolve_text(name) or name for name in listed(data.train_file)] or None,
         *(data.dataset_name, data.dataset_file, data.dataset_split, data.dataset_revision),
         text_column=data.text_column,
         encoding_errors=data.encoding_errors,
@@ -176,6 +220,7 @@ def prepare_sentences(settings: Settings, model: Any) -> Sentences:
         max_seq_length=data.max_seq_length,
         seed=args.seed,
     )
+    require_exact(model, [sentences[i]["text"] for i in range(min(len(sentences), FIRST_LINES))])
     require(sentences, args.train_batch_size * args.world_size)
     return sentences
 
@@ -191,7 +236,7 @@ def prepare_dev(settings: Settings, say: Callable[[object], None]) -> tuple[list
     if args.eval_strategy == "no":
         return [], settings
     if dev.eval_file:
-        return [read_pairs(quickstart.resolve_pairs(dev.eval_file))], settings
+        return read_tasks(dev.eval_file), settings
     try:
         folder = dev.sts_dir or (str(SENTEVAL) if SENTEVAL.is_dir() else None)
         return load_tasks(["STSBenchmark/dev"], folder), settings

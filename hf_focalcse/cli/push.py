@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..errors import UserError
 from ..options.field import HARMLESS, PATH, option
 from ..options.training import Publish
-from ..parsing.parser import Parser, build, placed
+from ..parsing.parser import Parser, build
 
 ON_THE_HUB = "it is about the repository on the Hub"
 
@@ -18,8 +18,10 @@ class Push(Publish):
 
     _argument_group_name = "publishing"
 
-    folder: str | None = option(None, help="An export, or the output folder of a training run.", role=PATH)
-    hub_model_id: str | None = option(None, help="The repository: org/name.", role=HARMLESS, why=ON_THE_HUB)
+    folder: str | None = option(None, help="An export, or the output folder of a training run.", role=PATH, place=True)
+    hub_model_id: str | None = option(
+        None, help="The repository: org/name.", role=HARMLESS, why=ON_THE_HUB, place=True
+    )
     private: bool | None = option(
         None, help="Make the repository private if it is new.", role=HARMLESS, why=ON_THE_HUB
     )
@@ -36,7 +38,7 @@ class Push(Publish):
 def parse(argv: list[str], script: str = "focalcse push") -> Push:
     """``FOLDER org/name`` and flags; raises as `parsing.parse_eval` does."""
     parser = Parser(Push, prog=script, usage=f"{script} FOLDER org/name [flags]")
-    args = build(Push, parser.parse(placed(argv, "folder", "hub_model_id")))
+    args = build(Push, parser.parse(argv))
     if args.folder is None or args.hub_model_id is None:
         raise UserError("push needs a folder and a repository: focalcse push FOLDER org/name")
     return args

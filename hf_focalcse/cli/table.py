@@ -2,44 +2,33 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from dataclasses import dataclass
 
-from ..parsing.parser import Parser
-
-FORMATS = ("plain", "markdown", "both")
-
-
-@dataclass(frozen=True)
-class Table:
-    results: list[str]
-    format: str = "both"
-    sick: str | None = None
+from ..options.experiments import TableOptions
+from ..options.field import check_ranges, options_of
+from ..parsing.parser import Parser, build
 
 
-def parse(argv: list[str], script: str = "focalcse table") -> Table:
+def parse(argv: list[str], script: str = "focalcse table") -> TableOptions:
     """``RESULTS …`` and flags; raises as `parsing.parse_eval` does."""
-    parser = Parser(prog=script, description="Print a table of many results.json.")
-    parser.add_argument(
-        "results", nargs="+", help="results.json files or folders that hold one, each also as NAME=PATH"
+    parser = Parser(
+        TableOptions,
+        prog=script,
+        usage=f"{script} RESULTS … [flags]",
+        description="Print a table of many results.json. What holds no scores, such as the other files of a sweep's "
+        "folder, is left out, and a note says so.",
     )
-    parser.add_argument("--format", choices=FORMATS, default="both", help="how to print it (default: both)")
-    parser.add_argument(
-        "--sick",
-        choices=("senteval", "mteb"),
-        default=argparse.SUPPRESS,
-        help="whose SICK-R pairs. Default: SentEval's 4,927, which papers report, unless no result has them",
-    )
-    return Table(**vars(parser.parse(argv)))
+    args = build(TableOptions, parser.parse(argv))
+    check_ranges(args, options_of(TableOptions))
+    return args
 
 
-def run(args: Table) -> None:
+def run(args: TableOptions) -> None:
     from ..evaluation.table import choose_systems, make_table, read_system  # scipy
 
-    chosen, bare = choose_systems(args.results)
-    if bare:
-        print(f"note: left out because they have no results.json: {', '.join(bare)}", file=sys.stderr)
+    chosen, foreign = choose_systems(args.results)
+    if foreign:
+        print(f"note: left out because they hold no scores: {', '.join(foreign)}", file=sys.stderr)
     made = make_table([read_system(argument) for argument in chosen], args.sick)
     parts = {"plain": made.plain, "markdown": made.markdown}
     print("\n\n".join(write() for name, write in parts.items() if args.format in (name, "both")))

@@ -14,6 +14,7 @@ from transformers.utils import logging
 from .. import quickstart
 from ..data.sentences import Sentences
 from ..errors import UserError
+from ..evaluation.verdict import conclusions, judged_keys, score_table
 from ..losses import ContrastiveLoss, build_loss
 from ..options.tables import recorded, resumed
 from ..parsing.settings import Settings
@@ -22,9 +23,10 @@ from ..publishing.publish import prepare_push, publish
 from ..runs.record import RunRecord, describe_hardware
 from ..runs.scores import headlines
 from ..training.engines import engine_of
-from ..training.finish import finish_run, make_record
+from ..training.finish import finish_run, first_record
 from ..training.trainer import FocalCSETrainer
 from .preparation import (
+    decide_pooling,
     decide_precision,
     decide_reference,
     prepare_dev,
@@ -32,7 +34,9 @@ from .preparation import (
     prepare_output,
     prepare_reference,
     prepare_sentences,
+    reason_of_pooling,
 )
+from .progress import show_progress
 
 Say = Callable[[object], None]
 
@@ -51,6 +55,9 @@ def run(settings: Settings) -> None:
     args = settings.training
     loss = build_loss(settings.loss.loss, **settings.loss_settings)
     model = prepare_model(settings, loss)
+    asked, settings = settings, decide_pooling(settings, model)
+    for note in settings.notes[len(asked.notes) :]:
+        say(f"WARNING: {note}")
     if args.push_to_hub:
         wanted = settings.publish
         prepare_push(
@@ -66,8 +73,8 @@ def run(settings: Settings) -> None:
 
     trainer = make_trainer(settings, model, loss, sentences, dev)
     trainer.began = started
+    trainer.score_baseline()
     record = trainer.record = start_record(settings, trainer)
-    record.baseline = trainer.score_baseline()
     say(describe_start(settings, trainer, record))
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     require_numbers(model)
@@ -75,8 +82,9 @@ def run(settings: Settings) -> None:
     if args.world_size > 1:
         trainer.accelerator.end_training()  # what follows is rank 0's alone
     if args.process_index == 0:
+        noted = len(record.notes)
         record = finish_run(trainer, folder)
-        say(describe_end(record, folder))
+        say(describe_end(record, folder, noted))
         if args.push_to_hub:
             target = Target(args.hub_model_id, args.hub_private_repo, revision=args.hub_revision)
             publish(folder, target, **settings.publish.publication(), say=say)
@@ -108,6 +116,7 @@ def make_trainer(
         raise
     except (ImportError, RuntimeError, ValueError) as error:  # Trainer's own checks, a tracker that is not installed
         raise UserError(" ".join(str(error).split())) from error
+    show_progress(trainer, Path(settings.training.output_dir))
     own = settings.own()
     trainer.asked = {name: own[name] for name in resumed() if name in own}
     return trainer
@@ -131,11 +140,12 @@ def require_numbers(model: Any) -> None:
 def start_record(settings: Settings, trainer: FocalCSETrainer) -> RunRecord:
     """run.json before the first step."""
     chosen, published = settings.model, settings.publish
-    record = make_record(trainer)
+    record = first_record(trainer, chosen.model_revision)
     supervised = [quickstart.SUPERVISED_NOTE] if chosen.model_name_or_path == quickstart.ENCODER_PACKAGE else []
-    names = {"name_or_path": chosen.model_name_or_path, "revision": chosen.model_revision}
+    names = {"name_or_path": chosen.model_name_or_path}
     wanted = {"sentence_transformers": published.sentence_transformers, "onnx": published.onnx}
-    publication = {"license": published.license, "language": published.language, "wanted": wanted}
+    asked = {"license": published.license, "language": published.language, "wanted": wanted}
+    inherited = {} if published.license else record.publication
     return replace(
         record,
         command=list(settings.command),
@@ -151,7 +161,7 @@ def start_record(settings: Settings, trainer: FocalCSETrainer) -> RunRecord:
         | {"engine": engine_of(trainer.accelerator), "device": settings.training.device.type},
         step_memory=trainer.step_memory.to_dict(),
         notes=[*settings.notes, *supervised],
-        publication={key: value for key, value in publication.items() if value},
+        publication=inherited | {key: value for key, value in asked.items() if value},
     )
 
 
@@ -190,6 +200,8 @@ def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunReco
     lines = [
         f"Encoder: {record.model['name_or_path']} ({record.model['class']}, {record.model['parameters']:,} parameters)"
         f", pooler {record.model['pooler']}, projection {record.model['projection']}",
+        f"Pooling: {reason_of_pooling(settings, trainer.encoder)}",
+        trainer.encoder.spec.describe(),
         f"Noise between the two views: {noise}; augmentation: {' | '.join(record.model['augmentation'])}",
         f"Loss: {trainer.loss}, equal texts masked: {trainer.objective.mask_duplicates}",
         *([f"Reference: {reference['name_or_path']} (frozen, pooler {reference['pooler']})"] if reference else []),
@@ -202,24 +214,23 @@ def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunReco
         ),
     ]
     lines.append(str(trainer.step_memory))
-    lines += [f"Before training: {name} {value:.2f}" for name, value in headlines(record.baseline).items()]
+    for title, scores in ((record.baseline_name, record.baseline), (record.start_name, record.start)):
+        lines += [f"{title[0].upper()}{title[1:]}: {name} {value:.2f}" for name, value in headlines(scores).items()]
     return "\n".join(lines)
 
 
-def describe_end(record: RunRecord, folder: Path) -> str:
+def describe_end(record: RunRecord, folder: Path, noted: int = 0) -> str:
+    """noted: how many of the notes were said at the start."""
     lines = [f"Saved to {folder} after {record.seconds:.0f} s."]
-    scores = headlines(record.final)
-    if scores:
-        lines.append(f"{'Spearman x 100':40}{'base':>8}{'trained':>9}{'gain':>8}")
-    for name, value in scores.items():
-        base = record.baseline[name]
-        lines.append(f"{name:40}{base:8.2f}{value:9.2f}{value - base:+8.2f}")
+    if judged_keys(record):
+        lines += [score_table(record).plain(), *conclusions(record)]
     cost = record.model["reference"] or {}
     if "reference_seconds_per_batch" in cost:  # not where a run was resumed from its last step
         lines.append(
             f"The frozen reference took {cost['reference_seconds_per_batch']:.3f} s per batch, "
             f"{cost['reference_share_of_step']:.0%} of forward and backward."
         )
+    lines += [f"note: {note}" for note in record.notes[noted:]]
     lines += [f"ALARM: {alarm}" for alarm in record.alarms]
     lines.append(f"Evaluate it on the STS tasks: python run_eval.py --model_name_or_path {shlex.quote(str(folder))}")
     return "\n".join(lines)

@@ -22,8 +22,17 @@ from typing import Any, NamedTuple
 from ..errors import UserError, on_one_line
 
 TABLES = ("csv", "tsv", "jsonl", "parquet")
-FORMATS = ("txt", *TABLES)
+TEXTS = ("txt", "md")  # one sentence on each line
+FORMATS = (*TEXTS, *TABLES)
 BLOCK = 1 << 20  # bytes copied or looked at together
+
+
+class NoText(UserError):
+    """A file without a sentence. lines: how many it has."""
+
+    def __init__(self, message: str, lines: int = 0):
+        super().__init__(message)
+        self.lines = lines
 
 
 class MappedFile:
@@ -48,6 +57,12 @@ class MappedFile:
         self._open()
         if self.stamp != state["stamp"]:
             raise UserError(f"{self.path} was changed while it was in use; start again and leave the file alone")
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def read(self, start: int, end: int) -> bytes:
+        return self.data[start:end]
 
     def release(self) -> None:
         """Unmap the pages seen so far (the system keeps them cached), so that a scan takes little memory."""
@@ -115,21 +130,16 @@ class Input:
         if kind == "parquet":
             self.unit = "row"
         zipped = self.name.lower().endswith(".gz")
-        allowed = f"{', '.join(f'.{name}' for name in formats)}, each also with .gz"
-        if path.is_dir():
-            raise UserError(f"{self.name} is a folder; name a file in it{f' ({allowed})' * bool(formats)}")
-        if not path.exists():
-            raise UserError(f"no such file: {self.name}")
-        empty = UserError(f"{self.name} is empty; name a file with text in it")
+        empty = f"{self.name} is empty; name a file with text in it"
         try:
             if zipped:
                 with gzip.open(path) as packed, temporary_file() as file:
                     shutil.copyfileobj(packed, file, BLOCK)
                     if not file.tell():
-                        raise empty
+                        raise NoText(empty)
                 path = Path(file.name)
             if not path.stat().st_size:
-                raise empty
+                raise NoText(empty)
             return kind, MappedFile(path, temporary=zipped)
         except (OSError, EOFError, zlib.error) as error:
             raise UserError(

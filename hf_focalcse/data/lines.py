@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..errors import UserError
-from .files import BLOCK, FORMATS, Hints, Input, MappedFile, temporary_file
+from .files import BLOCK, FORMATS, TEXTS, Hints, Input, MappedFile, NoText, temporary_file
 from .formats import Rows, arrow_rows, named, read_rows, require_columns
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Source:
     def read_file(self, path: Path) -> tuple[MappedFile, Iterator[Lines]]:
         """A file, whose format its name tells. Lines of a table are its cells."""
         kind, file = self.input.open(path, FORMATS)
-        if kind != "txt":
+        if kind not in TEXTS:
             return self._cells(read_rows(self.input, kind, file, self._choose))
         if self.column is not None:
             raise UserError(
@@ -111,7 +111,8 @@ class Source:
                 file.write(cell)
                 lengths.append(len(cell))
             if not any(lengths):
-                raise UserError(f"{self.input.name} holds no sentence: {len(lengths)} rows, none with text")
+                said = f"{self.input.name} holds no sentence: {len(lengths)} rows, none with text"
+                raise NoText(said, len(lengths))
         mapped = MappedFile(file.name, temporary=True)
         return mapped, _in_blocks(mapped.data, np.frombuffer(lengths, np.int64))
 
@@ -125,3 +126,28 @@ def _in_blocks(data: mmap.mmap, lengths: np.ndarray) -> Iterator[Lines]:
         last = max(first + 1, int(np.searchsorted(ends, offset + BLOCK)))
         yield Lines(offset, data[offset : ends[last - 1]], starts[first:last] - offset, ends[first:last] - offset, [])
         first = last
+
+
+def scan(file: MappedFile, blocks: Iterable[Lines], errors: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """starts, ends, hashes, all (N,) int64, of every line after stripping; a blank line ends where it starts."""
+    parts = []
+    for offset, data, starts, ends, broken in blocks:
+        codes = np.frombuffer(data, np.uint8)
+        some = ends > starts
+        edges = np.zeros((2, len(starts)), np.uint8)
+        edges[:, some] = codes[starts[some]], codes[ends[some] - 1]
+        # Only a line whose first or last byte is not printable ASCII can be blank or have white space to strip.
+        for i in map(int, np.flatnonzero(some & ((edges <= 0x20) | (edges >= 0x80)).any(0))):
+            text = data[starts[i] : ends[i]].decode("utf-8", errors)
+            rest = text.lstrip()
+            starts[i] += len(text[: len(text) - len(rest)].encode())
+            ends[i] -= len(rest[len(rest.rstrip()) :].encode())
+        lines = [data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+        for i in broken:
+            lines[i] = lines[i].decode("utf-8", errors).encode()
+        parts.append((starts + offset, ends + offset, np.fromiter(map(hash, lines), np.int64, len(lines))))
+        file.release()
+    if not parts:  # nothing but a byte order mark
+        return tuple(np.empty(0, np.int64) for _ in range(3))  # type: ignore[return-value]
+    starts, ends, hashes = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return starts, ends, hashes

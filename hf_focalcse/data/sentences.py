@@ -6,20 +6,20 @@ of which nothing is left are dropped and counted. Two sentences are equal when t
 
 from __future__ import annotations
 
-import hashlib
-from array import array
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch.utils.data import Dataset
 
 from ..errors import UserError
 from .files import MappedFile
+from .fingerprint import Fingerprint
 from .hub import download, load_split
-from .lines import Lines, Source
+from .lines import Source
+from .several import MappedFiles, Text, read_files, read_source
 from .terminal import printable, shown
 from .views import token_ids
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 TOKENISED_AT_MOST = 2_000  # sentences on which the truncated share is measured, in about 0.3 s
 SHOWN = 100  # characters of a sample
+FILES_SHOWN = 20  # of several, when the report is printed
 
 
 @dataclass
@@ -49,6 +50,8 @@ class DataReport:
     truncated_sample: int  # sentences looked at, evenly spaced; equal to kept where the share is exact
     samples: list[str]  # first, middle, last; cut, and escaped for a terminal
     sha256: str  # of the kept sentences in order, whatever format they came from
+    files: list[dict[str, Any]] = field(default_factory=list)  # the counts of each file, where there are several
+    left_out: int = 0  # files of other formats in a folder
 
     def to_dict(self) -> dict:
         """Plain values for run.json."""
@@ -56,8 +59,9 @@ class DataReport:
 
     def __str__(self) -> str:
         column = f", column {self.column!r}" if self.column else ""
+        several = f", {len(self.files):,} files" if self.files else ""
         lines = [
-            f"Training text: {printable(self.source)}{printable(column)}",
+            f"Training text: {printable(self.source)}{several}{printable(column)}",
             f"  {self.lines_read:,} lines read: {self.kept:,} kept, {self.blank:,} blank, {self.dropped:,} dropped"
             f"; {self.duplicates:,} repeat an earlier sentence",
         ]
@@ -73,6 +77,15 @@ class DataReport:
             lines.append(
                 f"  {self.truncated_share:.1%} of {of} are longer than {self.max_seq_length} tokens: truncated"
             )
+        for file in self.files[:FILES_SHOWN]:
+            lines.append(
+                f"  {printable(file['name'])}: {file['lines_read']:,} lines, {file['kept']:,} kept, "
+                f"{file['blank']:,} blank, {file['dropped']:,} dropped; {file['duplicates']:,} repeat an earlier one"
+            )
+        if len(self.files) > FILES_SHOWN:
+            lines.append(f"  and {len(self.files) - FILES_SHOWN:,} more files, which run.json lists")
+        if self.left_out:
+            lines.append(f"  of other formats, and left out: {self.left_out:,} of the folder's files")
         lines += [
             f"  {name:<6} | {text}" for name, text in zip(("first", "middle", "last"), self.samples, strict=True)
         ]
@@ -80,24 +93,25 @@ class DataReport:
 
 
 class Sentences(Dataset):
-    """Map-style data set of ``{"text": str}`` over a memory-mapped file; 20 bytes of memory a sentence."""
+    """Map-style data set of ``{"text": str}`` over memory-mapped files; 20 bytes of memory a sentence."""
 
     report: DataReport
-    lines: np.ndarray  # (N,) int32: the line of each sentence in a text file, or its row in a table, from 1
+    # (N,) int32: the line of each sentence in a text file, or its row in a table, from 1; counted on from file to file
+    lines: np.ndarray
 
-    def __init__(self, file: MappedFile, starts: np.ndarray, ends: np.ndarray, encoding_errors: str):
+    def __init__(self, file: MappedFile | MappedFiles, starts: np.ndarray, ends: np.ndarray, encoding_errors: str):
         self.file, self.starts, self.ends, self.encoding_errors = file, starts, ends, encoding_errors
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def __getitem__(self, index: int) -> dict[str, str]:
-        raw = self.file.data[self.starts[index] : self.ends[index]]
+        raw = self.file.read(self.starts[index], self.ends[index])
         return {"text": raw.decode("utf-8", self.encoding_errors)}
 
 
 def read_sentences(
-    train_file: str | Path | None = None,
+    train_file: str | Path | Sequence[str | Path] | None = None,
     dataset_name: str | None = None,
     dataset_file: str | None = None,
     dataset_split: str = "train",
@@ -111,10 +125,12 @@ def read_sentences(
     max_seq_length: int = 32,
     seed: int = 0,
 ) -> Sentences:
-    """The non-blank sentences of a local file or of a Hub data set, in order.
+    """The non-blank sentences of local files or of a Hub data set, in order.
 
-    ``train_file`` is always a local path. ``dataset_file`` is one file of the data set's repository, read by the same
-    rules; without it ``dataset_split`` is loaded by ``datasets``. ``encoding_errors``: "strict" refuses a byte that
+    ``train_file`` is one or several local files, folders or patterns, see `find_files`; equal sentences of two files
+    are repeats as those of one, and the fingerprint is that of one file with all of them. ``dataset_file`` is one file
+    of the data set's repository, read by the same rules; without it ``dataset_split`` is loaded by ``datasets``.
+    ``encoding_errors``: "strict" refuses a byte that
     is not UTF-8, "replace" puts U+FFFD in its place. ``max_samples``: keep a seeded random subset of at most so many,
     in file order; ``fraction``: keep such a subset of this share, at least one sentence. With a ``tokenizer`` the
     report says which share of the sentences is longer than ``max_seq_length`` tokens.
@@ -147,27 +163,24 @@ def read_sentences(
         )
 
     if dataset_name is None:
-        if not Path(str(train_file)).exists():
-            raise UserError(f"no such file: {train_file}; check the path: --train_file is a file on this machine")
-        source = Source(str(train_file), encoding_errors, text_column)
-        file, blocks = source.read_file(Path(str(train_file)))
+        text = read_files(listed(train_file), encoding_errors, text_column)
     elif dataset_file is not None:
         source = Source(f"{dataset_name}/{dataset_file}", encoding_errors, text_column)
-        file, blocks = source.read_file(download(dataset_name, dataset_file, dataset_revision))
+        text = read_source(source, *source.read_file(download(dataset_name, dataset_file, dataset_revision)))
     else:
         source = Source(f"{dataset_name} ({dataset_split})", encoding_errors, text_column)
         table = load_split(dataset_name, dataset_split, dataset_revision).with_format("arrow")
-        file, blocks = source.read_arrow(
+        read = source.read_arrow(
             table.column_names,
             lambda names: (b for rows in table.select_columns(list(names)).iter(8192) for b in rows.to_batches()),
         )
+        text = read_source(source, *read)
 
-    starts, ends, hashes = _scan(file, blocks, encoding_errors)
-    lines_read, some = len(starts), np.flatnonzero(ends > starts)
+    lines_read, some = len(text.starts), np.flatnonzero(text.ends > text.starts)
     if not len(some):
-        raise UserError(f"{source.input.name} holds no sentence: {lines_read} lines, none with text")
-    sentences = Sentences(file, starts[some], ends[some], encoding_errors)
-    repeats = _repeats(hashes[some])
+        raise UserError(f"{text.name} holds no sentence: {lines_read} lines, none with text")
+    sentences = Sentences(text.file, text.starts[some], text.ends[some], encoding_errors)
+    repeats = _repeats(text.hashes[some])
     keep = np.flatnonzero(~repeats if drop_duplicates else np.ones_like(repeats))
     wanted = max_samples if fraction is None else max(round(fraction * len(keep)), 1)
     if wanted is not None and wanted < len(keep):
@@ -176,16 +189,16 @@ def read_sentences(
     sentences.lines = (some[keep] + 1).astype(np.int32)
 
     n = len(sentences)
-    share, sample = _truncated(sentences, tokenizer, max_seq_length) if tokenizer is not None else (None, 0)
+    share, sample = truncated(sentences, tokenizer, max_seq_length) if tokenizer is not None else (None, 0)
     sentences.report = DataReport(
-        source=source.input.name,
-        column=source.column,
+        source=text.name,
+        column=text.column,
         lines_read=lines_read,
         blank=lines_read - len(repeats),
         duplicates=int(repeats.sum()),
         dropped=len(repeats) - n,
         kept=n,
-        undecodable=source.input.undecodable,
+        undecodable=text.undecodable,
         max_samples=max_samples,
         fraction=fraction,
         max_seq_length=max_seq_length,
@@ -193,8 +206,24 @@ def read_sentences(
         truncated_sample=sample,
         samples=[shown(sentences[i]["text"], SHOWN) for i in (0, n // 2, n - 1)],
         sha256=_fingerprint(sentences),
+        files=_of_files(text, some, some[repeats], some[keep]),
+        left_out=text.left_out,
     )
     return sentences
+
+
+def _of_files(text: Text, some: np.ndarray, repeats: np.ndarray, kept: np.ndarray) -> list[dict[str, Any]]:
+    """The counts of each of several files; some, repeats, kept: numbers of lines, from 0."""
+    counted = zip(text.parts, *map(text.counts, (some, repeats, kept)), strict=True) if text.parts else ()
+    return [
+        {"name": part.name, "lines_read": part.lines, "blank": part.lines - with_text, "duplicates": again,
+         "dropped": with_text - here, "kept": here, "undecodable": part.undecodable}
+        for part, with_text, again, here in counted
+    ]  # fmt: skip
+
+
+def listed(train_file: str | Path | Sequence[str | Path] | None) -> list[str | Path]:
+    return [train_file] if isinstance(train_file, str | Path) else list(train_file or ())
 
 
 def require(sentences: Sentences, batch_size: int) -> None:
@@ -204,31 +233,6 @@ def require(sentences: Sentences, batch_size: int) -> None:
             f"{sentences.report.source} holds {len(sentences)} sentences, fewer than one batch of {batch_size}; "
             "add text, or lower --per_device_train_batch_size"
         )
-
-
-def _scan(file: MappedFile, blocks: Iterable[Lines], errors: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """starts, ends, hashes, all (N,) int64, of every line after stripping; a blank line ends where it starts."""
-    parts = []
-    for offset, data, starts, ends, broken in blocks:
-        codes = np.frombuffer(data, np.uint8)
-        some = ends > starts
-        edges = np.zeros((2, len(starts)), np.uint8)
-        edges[:, some] = codes[starts[some]], codes[ends[some] - 1]
-        # Only a line whose first or last byte is not printable ASCII can be blank or have white space to strip.
-        for i in map(int, np.flatnonzero(some & ((edges <= 0x20) | (edges >= 0x80)).any(0))):
-            text = data[starts[i] : ends[i]].decode("utf-8", errors)
-            rest = text.lstrip()
-            starts[i] += len(text[: len(text) - len(rest)].encode())
-            ends[i] -= len(rest[len(rest.rstrip()) :].encode())
-        lines = [data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
-        for i in broken:
-            lines[i] = lines[i].decode("utf-8", errors).encode()
-        parts.append((starts + offset, ends + offset, np.fromiter(map(hash, lines), np.int64, len(lines))))
-        file.release()
-    if not parts:  # nothing but a byte order mark
-        return tuple(np.empty(0, np.int64) for _ in range(3))  # type: ignore[return-value]
-    starts, ends, hashes = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return starts, ends, hashes
 
 
 def _repeats(hashes: np.ndarray) -> np.ndarray:
@@ -243,22 +247,17 @@ def _repeats(hashes: np.ndarray) -> np.ndarray:
 
 
 def _fingerprint(sentences: Sentences) -> str:
-    """SHA-256 of all sentences in UTF-8, joined, followed by their lengths in bytes as int64."""
-    digest, lengths, step = hashlib.sha256(), array("q"), 8192
-    buffer, errors = sentences.file.data, sentences.encoding_errors
+    found, step = Fingerprint(), 8192
+    read, errors = sentences.file.read, sentences.encoding_errors
     for first in range(0, len(sentences), step):
         starts, ends = (edge[first : first + step].tolist() for edge in (sentences.starts, sentences.ends))
-        texts = [buffer[a:b] for a, b in zip(starts, ends, strict=True)]
-        if errors != "strict":
-            texts = [text.decode("utf-8", errors).encode() for text in texts]
-        digest.update(b"".join(texts))
-        lengths.extend(map(len, texts))
+        texts = (read(a, b) for a, b in zip(starts, ends, strict=True))
+        found.add(texts if errors == "strict" else (text.decode("utf-8", errors).encode() for text in texts))
         sentences.file.release()
-    digest.update(np.frombuffer(lengths, np.int64).astype("<i8").tobytes())
-    return digest.hexdigest()
+    return found.hexdigest()
 
 
-def _truncated(sentences: Sentences, tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> tuple[float, int]:
+def truncated(sentences: Any, tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> tuple[float, int]:
     """(share of sentences above ``max_seq_length`` tokens, special tokens included; how many were looked at)."""
     chosen = np.unique(
         np.linspace(0, len(sentences) - 1, min(len(sentences), TOKENISED_AT_MOST)).round().astype(np.int64)

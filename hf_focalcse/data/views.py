@@ -6,9 +6,9 @@ Training, encoding, the frozen reference and ``inspect`` all tokenise here. A ki
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from ..errors import UserError
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 
 Row = Mapping[str, str]  # column -> text
@@ -56,6 +57,41 @@ class View:
         return token_ids(tokenizer, texts, max_seq_length, split_special_tokens=True)
 
 
+@runtime_checkable
+class Collator(Protocol):
+    """What makes a batch of B rows, and says of what shape.
+
+    views: V of its batches. max_seq_length: tokens that it keeps of a text. columns: of a row that it reads; None
+    where it does not say, so that rows reach it as they are.
+    """
+
+    views: int
+    max_seq_length: int
+
+    @property
+    def columns(self) -> tuple[str, ...] | None: ...
+
+    def __call__(self, rows: Sequence[Any]) -> dict[str, Tensor]: ...
+
+
+@dataclass
+class PlainCollator:
+    """A function that makes batches, as a `Collator` that does not say which columns it reads."""
+
+    function: Callable[[Sequence[Any]], dict[str, Tensor]]
+    max_seq_length: int
+    views: int = 2
+    columns: tuple[str, ...] | None = None
+
+    def __call__(self, rows: Sequence[Any]) -> dict[str, Tensor]:
+        return self.function(rows)
+
+
+def as_collator(function: Callable[[Sequence[Any]], dict[str, Tensor]], max_seq_length: int) -> Collator:
+    """``function``, with ``max_seq_length`` and two views where it does not say these itself."""
+    return function if isinstance(function, Collator) else PlainCollator(function, max_seq_length)
+
+
 class Views:
     """The collator: B rows -> ``input_ids``, ``attention_mask`` (B, V, L) and ``text_ids`` (B,), all int64.
 
@@ -87,11 +123,27 @@ class Views:
             raise UserError(f"views is {self.views}; it must be at least 1")
         self.kinds = (View(),) if isinstance(views, int) else tuple(views)
         self.tokenizer, self.max_seq_length, self.seed = tokenizer, max_seq_length, seed
+        self.prompt = ""
+
+    def prompted(self, prompt: str) -> Views:
+        """These views with a prompt before the text of each, which does not count when texts are compared.
+
+        Raises:
+            UserError: the prompt holds a special token, which views split like any other text.
+        """
+        for token in self.tokenizer.all_special_tokens:
+            if token in prompt:
+                raise UserError(
+                    f"the prompt {prompt!r} holds the special token {token!r}, which training reads like any other "
+                    "text; leave it out"
+                )
+        self.prompt = prompt
+        return self
 
     @property
-    def blank(self) -> dict[str, str]:
-        """A row without text, which fills up a batch: its ``text_ids`` is `PADDING_ID`."""
-        return {column: "" for kind in self.kinds for column in kind.columns}
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the views read, each once."""
+        return tuple(dict.fromkeys(column for kind in self.kinds for column in kind.columns))
 
     @property
     def first(self) -> View:
@@ -99,7 +151,7 @@ class Views:
         return self.kinds[0]
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        missing = [column for column in self.blank if column not in rows[0]]
+        missing = [column for column in self.columns if column not in rows[0]]
         if missing:
             raise UserError(
                 f"a view reads the column {missing[0]!r}, but the rows have {', '.join(map(repr, rows[0]))}; rename "
@@ -107,7 +159,11 @@ class Views:
             )
         text_ids = torch.tensor([text_id(text) for text in self.first.plain(rows)])  # (B,)
         draws = np.random.default_rng([self.seed, *text_ids.numpy().view(np.uint32)])
-        found = [kind.ids(self.tokenizer, kind.texts(rows, draws), self.max_seq_length, draws) for kind in self.kinds]
+        texts = [[self.prompt + text for text in kind.texts(rows, draws)] for kind in self.kinds]
+        found = [
+            kind.ids(self.tokenizer, of, self.max_seq_length, draws)
+            for kind, of in zip(self.kinds, texts, strict=True)
+        ]
         padded = pad([ids for view in found for ids in view], self.tokenizer.pad_token_id)  # (V * B, L)
         ids, mask = (part.unflatten(0, (len(found), len(rows))).transpose(0, 1) for part in padded)  # (B, V, L)
         # A real copy: a view with stride 0 cannot be pinned (DataLoader(pin_memory=True) raises) nor masked in place.
@@ -122,6 +178,11 @@ class Views:
 ViewCollator = Views  # its name in version 0.1
 
 
+def blank_row(collator: Collator) -> dict[str, str]:
+    """A row without text, which fills up a batch: its ``text_ids`` is `PADDING_ID`."""
+    return dict.fromkeys(collator.columns or ("text",), "")
+
+
 def text_id(text: str) -> int:
     """The first 64 bits of BLAKE2b, as int64."""
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
@@ -129,6 +190,9 @@ def text_id(text: str) -> int:
 
 
 PADDING_ID = text_id("")  # no sentence is empty; on several ranks a blank row fills up the last batch
+
+
+UNCUT = 10**9  # as a length: nothing is cut
 
 
 def token_ids(
@@ -152,6 +216,11 @@ def token_ids(
         add_special_tokens=add_special_tokens,
     )["input_ids"]
     return found
+
+
+def ids_by_file(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """B texts -> what a tokenizer.json itself makes of each, special tokens included."""
+    return [found.ids for found in tokenizer.encode_batch(list(texts))]
 
 
 def tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int) -> Any:

@@ -96,7 +96,7 @@ class SpanCutoff(Augmentation):
     def draw(self, mask: Tensor, dimensions: int) -> Drawn:
         length = share(mask, self.rate)  # (R, 1)
         starts = mask.sum(1, keepdim=True) - length + 1  # places where the span may begin
-        start = (mask[:, :1].double().uniform_() * starts).long()
+        start = (mask[:, :1].float().uniform_() * starts).long()
         at = numbered(mask)
         return Drawn(tokens=(at < start) | (at >= start + length))
 
@@ -187,8 +187,8 @@ def draw_views(augmentations: Sequence[Augmentation], mask: Tensor, dimensions: 
 
 def random_ranks(mask: Tensor) -> Tensor:
     """Mask (R, L) -> a random permutation of 0…n-1 over the n places where it is 1; the places after them stay."""
-    draw = mask.double().uniform_()
-    behind = numbered(mask).double() + 1  # in order, and larger than every draw
+    draw = mask.float().uniform_()  # float32, since not every device has float64
+    behind = numbered(mask).float() + 1  # in order, and larger than every draw
     return draw.where(mask.bool(), behind).argsort(1).argsort(1)
 
 
@@ -200,4 +200,5 @@ def numbered(mask: Tensor) -> Tensor:
 def share(mask: Tensor, rate: float | None) -> Tensor:
     """int(n x rate) of the n places where the mask is 1: (R, 1) int64."""
     added = 1e-9  # so that 10 x 0.3, which is a little less in binary fractions, gives 3
-    return (mask.sum(1, keepdim=True).double() * (rate or 0.0) + added).long()
+    shares = [int(n * (rate or 0.0) + added) for n in range(mask.shape[1] + 1)]  # here: a device may lack float64
+    return mask.new_tensor(shares).long()[mask.sum(1, keepdim=True).long()]

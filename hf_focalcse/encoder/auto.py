@@ -19,9 +19,11 @@ _AUTO, _MAPPING = auto_class_parts()
 def make_class(family: Family) -> type[FocalCLMixin]:
     """The class that trains encoders of a family."""
     kind = FocalCLMixin if family.projection else SideHead
-    base, encoder = (getattr(transformers, f"{family.name}{suffix}") for suffix in ("PreTrainedModel", "Model"))
+    base = getattr(transformers, f"{family.base or family.name}PreTrainedModel")
+    encoder = getattr(transformers, f"{family.name}{family.encoder}")
     document = f"A `transformers.{encoder.__name__}` that is trained to embed sentences, see `FocalCLMixin`."
     content = {"__module__": __name__, "__doc__": document, "family": family, "encoder_class": encoder}
+    content["config_class"] = getattr(transformers, f"{family.name}Config")  # Gemma's base class has another
     return type(family.class_name, (kind, base), content)
 
 

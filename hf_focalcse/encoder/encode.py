@@ -22,7 +22,12 @@ from ..errors import UserError, suggest
 from . import mteb
 from .batches import batches_by_length
 from .devices import choose_device
+from .poolers import JOINED
+from .prompts import choose_prompt, prompt_tokens
+from .recorded import PLAIN
 from .similarity import SIMILARITIES, as_rows, as_tensor, resolve_similarity
+from .source import Source
+from .tail import dimensions_after
 from .tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -30,6 +35,8 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
+NO_PROMPTS = {"query": "", "document": ""}  # of every model of sentence-transformers
+TRAINED_LENGTH = 512  # tokens, of encoders that read any number: T5
 INPUTS = ("sentences", "texts")  # what the first argument is called in older versions of that library, and in 0.1 here
 KNOWN = ("inputs prompt_name prompt batch_size show_progress_bar output_value precision convert_to_numpy "
          "convert_to_tensor device normalize_embeddings truncate_dim max_length bf16").split()  # fmt: skip
@@ -56,9 +63,13 @@ class EncodingMixin(_Base):
     prompts: dict[str, str]
     default_prompt_name: str | None = None
     truncate_dim: int | None = None
+    include_prompt = True  # whether the tokens of a prompt are pooled
+    tail: Any
+    spec: Any = None  # what `load_model` read of its folder, an `EncoderSpec`
     model_card_data: CardData
     known_fingerprint: Any = None  # see `mteb.fingerprint`
     _similarity = "cosine"
+    _prompt: str | None = None  # the one that `encode` is using
     _tokenizer: PreTrainedTokenizerBase | None = None
 
     # ---- tokens
@@ -67,7 +78,7 @@ class EncodingMixin(_Base):
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer saved beside the weights, unless another was set."""
         if self._tokenizer is None:
-            self._tokenizer = load_tokenizer(self.config.name_or_path or "")
+            self._tokenizer = load_tokenizer(Source(self.config.name_or_path or ""))
         return self._tokenizer
 
     @tokenizer.setter
@@ -86,7 +97,8 @@ class EncodingMixin(_Base):
     @property
     def positions(self) -> int:
         """The number of tokens that the encoder has positions for."""
-        return int(self.config.max_position_embeddings - self.first_position)
+        known = getattr(self.config, "max_position_embeddings", None)  # T5 has none
+        return TRAINED_LENGTH if known is None else int(known - self.first_position)
 
     @property
     def max_seq_length(self) -> int:
@@ -107,22 +119,51 @@ class EncodingMixin(_Base):
         Raises:
             UserError: the model has no prompt of this name.
         """
-        if prompt is not None:
-            return prompt
-        name = self.default_prompt_name if prompt_name is None else prompt_name
-        if name is None:
-            return ""
-        if name not in self.prompts:
-            raise UserError(
-                f"the model has no prompt called {name!r}; it has {', '.join(map(repr, self.prompts))}; give the text "
-                f"itself with prompt=..., or set model.prompts[{name!r}]"
-            )
-        return self.prompts[name]
+        return choose_prompt(self.prompts, self.default_prompt_name, prompt, prompt_name if prompt is None else None)
+
+    def take_record(self, record: Mapping[str, Any]) -> None:
+        """Embed as ``focal_cl`` of a config says, apart from the pooler; what it leaves out is plain."""
+        self.prompts = NO_PROMPTS | record.get("prompts", {})
+        self.default_prompt_name = record.get("default_prompt_name")
+        self.truncate_dim = record.get("truncate_dim")
+        self.include_prompt = record.get("include_prompt", True)
+        self.similarity_fn_name = record.get("similarity", "cosine")
+
+    def keep_record(self) -> None:
+        """Write what `take_record` reads into the config, as it is now."""
+        now = {
+            "prompts": self.own_prompts(),
+            "default_prompt_name": self.default_prompt_name,
+            "truncate_dim": self.truncate_dim,
+            "include_prompt": self.include_prompt,
+            "similarity": self.similarity_fn_name,
+        }
+        kept = {key: value for key, value in self.config.focal_cl.items() if key not in now}
+        self.config.focal_cl = kept | {key: value for key, value in now.items() if value != PLAIN[key]}
+
+    def own_prompts(self) -> dict[str, str]:
+        """The prompts that were read or set, without those that sentence-transformers adds to every model."""
+        recorded: dict[str, str] = self.config.focal_cl.get("prompts", {})
+        return recorded if self.prompts == NO_PROMPTS | recorded else dict(self.prompts)
+
+    @property
+    def prompt(self) -> str:
+        """The text in front of every text that is not given another: in training, evaluation and `encode`."""
+        return self.resolve_prompt(None, None)
+
+    @property
+    def unpooled(self) -> int:
+        """How many tokens at the beginning of a text are not pooled: those of its prompt, if the encoder says so."""
+        if self.include_prompt:
+            return 0
+        return prompt_tokens(self.tokenizer, self.prompt if self._prompt is None else self._prompt)
 
     @property
     def dimensions(self) -> int:
         """D, before any truncation."""
-        return int(self.config.hidden_size)
+        focal = self.config.focal_cl
+        pooled = self.config.hidden_size * len(focal["pooler"].split(JOINED))
+        return dimensions_after(int(pooled), focal.get("modules", []))
 
     def get_embedding_dimension(self) -> int:
         """The dimensions of what `encode` gives."""
@@ -203,7 +244,11 @@ class EncodingMixin(_Base):
         if device is not None:
             self.to(choose_device(str(device)))  # type: ignore[arg-type]
         limit = min(max_length or self.max_length(), self.max_length())
-        vectors = self._encode([before + text for text in texts], batch_size, limit, bool(show_progress_bar), bf16)
+        self._prompt = before
+        try:
+            vectors = self._encode([before + text for text in texts], batch_size, limit, bool(show_progress_bar), bf16)
+        finally:
+            self._prompt = None
         kept = self.truncate_dim if truncate_dim is None else truncate_dim
         vectors = vectors if kept is None else np.ascontiguousarray(vectors[:, :kept])
         if normalize_embeddings:

@@ -5,7 +5,9 @@ A new family is one row here. Nothing heavy is imported, so that the package kno
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 BERT_RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
@@ -27,6 +29,9 @@ class Family:
             sentences can be packed without padding.
         after_padding: whether positions count from the one behind the padding index, and not from 0.
         pooler: how a checkpoint pools that says nothing about it.
+        base: the name in its PreTrainedModel, where that is another. encoder: the end of its class's name.
+        auto: the class of transformers that reads a plain encoder of it.
+        arguments: what its forward pass is given besides ids and mask.
     """
 
     name: str
@@ -38,6 +43,10 @@ class Family:
     packable: bool = False
     after_padding: bool = False
     pooler: str = "cls"
+    base: str = ""
+    encoder: str = "Model"
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    auto: str = "AutoModel"
 
     @property
     def class_name(self) -> str:
@@ -45,9 +54,23 @@ class Family:
         return f"{self.name}ForFocalCL"
 
 
+# Where sentence-transformers has kept lengths and lower-casing.
+TRANSFORMER_FILES = tuple(
+    f"sentence_{family}_config.json"
+    for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+DECODER: dict[str, Any] = {  # of the kind of Llama: attention has the only dropout, and keeps nothing for later tokens
+    "dropout": ("attention_dropout",),
+    "embeddings": ("embed_tokens",),
+    "layers": "layers",
+    "pooler": "last",
+    "arguments": {"use_cache": False},
+}
 FAMILIES = (
     Family("Albert", projection="pooler", embeddings=("encoder.embedding_hidden_mapping_in",), packable=True),
     Family("Bert", projection="pooler.dense", after_attention="attention.output", packable=True),
+    Family("Camembert", projection="pooler.dense", after_attention="attention.output", after_padding=True),
+    Family("DebertaV2"),
     Family("DistilBert", ("dropout", "attention_dropout"), packable=True),
     Family(
         "Electra",
@@ -55,10 +78,24 @@ FAMILIES = (
         after_attention="attention.output",
         packable=True,
     ),
+    Family("EuroBert", ("attention_dropout",), embeddings=("embed_tokens",), layers="layers", pooler="mean"),
+    Family("Gemma3Text", **(DECODER | {"pooler": "mean", "base": "Gemma3"})),
     Family("ModernBert", ("attention_dropout", "embedding_dropout", "mlp_dropout")),
     Family("MPNet", projection="pooler.dense", after_padding=True),
+    Family("NomicBert", pooler="mean"),
+    Family("Qwen2", **DECODER),
+    Family("Qwen3", **DECODER),
     Family(
         "Roberta", projection="pooler.dense", after_attention="attention.output", packable=True, after_padding=True
+    ),
+    Family(
+        "T5",
+        ("dropout_rate",),
+        embeddings=("encoder.embed_tokens",),
+        layers="encoder.block",
+        encoder="EncoderModel",
+        auto="AutoModelForTextEncoding",
+        pooler="mean",
     ),
     Family(
         "XLMRoberta", projection="pooler.dense", after_attention="attention.output", packable=True, after_padding=True

@@ -35,12 +35,14 @@ from .encode import CardData, EncodingMixin
 from .families import Family
 from .hooks import only_tokens, zeroed
 from .packing import ATTENTION, Packed
-from .poolers import POOLERS, resolve_pooler
+from .poolers import JOINED, pooler_of, resolve_pooler
 from .projection import Projection
 from .recorded import Pooling, take_recorded
+from .tail import build_tail
 
 logger = logging.get_logger(__name__)
 HEAD_FILE = "focal_head.safetensors"
+SIDE_PARTS = ("mlp", "tail")  # what it holds, where an encoder has them
 PROJECTION_USES = ("training", "always", "none")
 NOTHING_DRAWN = Drawn()
 ROWS_PER_CHUNK = 64  # rows of similar length that go through the encoder together where no chunk size is given
@@ -68,6 +70,7 @@ class FocalCLMixin(EncodingMixin):
             set_attention(config, ATTENTION)  # sdpa, except for packed sentences
         record = getattr(config, "focal_cl", None) or {}
         self.pooling_is_said = bool(record)
+        self.side_parts: set[str] = set()  # of SIDE_PARTS, those that a side file held
         self.published: Pooling | None = None  # as the checkpoint records, whatever is chosen here
         self.projection_is_random = False  # whether its weights are those that it was drawn with
         self.chunk_size: int | None = None
@@ -76,8 +79,11 @@ class FocalCLMixin(EncodingMixin):
         self.compiling = False  # whether torch.compile has the encoder, whose shapes and modules then stay as they are
         self.augmentations: tuple[Augmentation, ...] = ()  # one a view; none: the encoder's dropout alone
         self.objective: nn.Module | None = None  # see `carry`
-        self.prompts: dict[str, str] = {"query": "", "document": ""}  # as sentence-transformers has them
         self.model_card_data = CardData()
+        size = config.hidden_size * len(str(record.get("pooler", "")).split(JOINED))
+        self.tail = build_tail(size, record.get("modules", []))  # what follows pooling
+        self.carry(None)
+        self.take_record(record)
         self.post_init()
         self.set_pooling(record.get("pooler", self.family.pooler), record.get("projection"))
 
@@ -102,7 +108,7 @@ class FocalCLMixin(EncodingMixin):
             UserError: an unknown pooler or use, or a projection with a pooler that has none.
         """
         self.pooler_name = resolve_pooler(pooler)
-        has_projection = POOLERS[self.pooler_name].projection
+        has_projection = pooler_of(self.pooler_name).projection
         projection = projection or ("training" if has_projection else "none")
         if projection not in PROJECTION_USES:
             raise UserError(f"projection use {projection!r} is not one of {', '.join(PROJECTION_USES)}")
@@ -168,7 +174,8 @@ class FocalCLMixin(EncodingMixin):
         They lie under ``objective`` while a run trains, and in no file that `save_pretrained` writes.
         """
         self.objective = objective
-        keep_out_of_files(self, [f"objective.{name}" for name in (objective.state_dict() if objective else ())])
+        parts = [("objective", objective), ("tail", self.tail)]
+        keep_out_of_files(self, [f"{name}.{key}" for name, part in parts if part for key in part.state_dict()])
 
     @torch.compiler.disable(recursive=False)
     def embed_views(
@@ -239,7 +246,7 @@ class FocalCLMixin(EncodingMixin):
     @property
     def firsts_only(self) -> bool:
         """Whether training computes the last layer for first tokens alone, because the pooler reads no others."""
-        return POOLERS[self.pooler_name].first_only and self._last_output is not None
+        return pooler_of(self.pooler_name).first_only and not self.unpooled and self._last_output is not None
 
     def describe_step(self) -> str:
         """How a batch goes through the encoder in training, for the log."""
@@ -255,7 +262,7 @@ class FocalCLMixin(EncodingMixin):
     def embed(self, ids: Tensor, mask: Tensor, drawn: Drawn = NOTHING_DRAWN, types: Tensor | None = None) -> Tensor:
         """One group of rows, ids and mask (B, L) -> vectors (B, D); drawn: what augmentations do to the rows; types:
         token types (B, L)."""
-        row = POOLERS[self.pooler_name]
+        row = pooler_of(self.pooler_name)
         read = ids if drawn.order is None else ids.gather(1, drawn.order)
         types = types if types is None or drawn.order is None else types.gather(1, drawn.order)
         keep, packed = drawn.keep(), None
@@ -272,7 +279,7 @@ class FocalCLMixin(EncodingMixin):
         firsts_only = self.training and self.firsts_only and drawn.order is None
         firsts = slice(0, 1) if packed is None else packed.firsts
         with zeroed(self._embeddings, keep), only_tokens(self._last_output, firsts if firsts_only else None):
-            output = self.encoder(**inputs, output_hidden_states=row.all_layers)
+            output = self.encoder(**inputs, **self.family.arguments, output_hidden_states=row.all_layers)
         layers = output.hidden_states if row.all_layers else (output.last_hidden_state,)
         if packed is not None:
             if firsts_only and layers[-1].shape[1] != len(packed.firsts):
@@ -281,10 +288,22 @@ class FocalCLMixin(EncodingMixin):
         if drawn.order is not None:  # every token back at its own place, [CLS] first
             back = drawn.order.argsort(1).unsqueeze(-1)
             layers = tuple(layer.gather(1, back.expand_as(layer)) for layer in layers)
-        vectors = row.pool(layers, mask, ids)
+        return self.after_pooling(row.pool(layers, self.pooled_from(mask), ids))
+
+    def pooled_from(self, mask: Tensor) -> Tensor:
+        """Mask (B, L) -> the same without the tokens of a prompt that is not pooled."""
+        return (
+            mask.index_fill(1, torch.arange(min(n, mask.shape[1])).to(mask.device), 0)
+            if (n := self.unpooled)
+            else mask
+        )
+
+    def after_pooling(self, vectors: Tensor) -> Tensor:
+        """Pooled vectors (B, D) through the projection, where it is used, and what follows pooling: (B, D')."""
         if self.projection_use == "always" or (self.projection_use == "training" and self.training):
             vectors = torch.tanh(self.projection_linear(vectors))
-        return vectors
+        found: Tensor = self.tail(vectors)
+        return found
 
     # ---- parts of the encoder, see `Family`
 
@@ -341,24 +360,27 @@ class FocalCLMixin(EncodingMixin):
         return loaded
 
     def load_head(self, folder: Any, **hub: Any) -> bool:
-        """Read the side file of the projection from a folder or a Hub repository; false where there is none."""
-        if self.encoder_has_pooler:
-            return False
-        path = find_file(str(folder), HEAD_FILE, **hub)
-        if path is None:
-            return False
-        self.mlp.load_state_dict({k.removeprefix("mlp."): v for k, v in load_file(path).items()})
-        return True
+        """Read the side file of a folder or a Hub repository: a projection that the encoder has no place for, and what
+        follows pooling. Returns whether such a projection was there; ``side_parts`` has the names of what was."""
+        parts = {name: part for name in SIDE_PARTS if (part := getattr(self, name, None)) and part.state_dict()}
+        path = find_file(str(folder), HEAD_FILE, **hub) if parts else None
+        state = {} if path is None else load_file(path)
+        for name, part in parts.items():
+            own = {k.removeprefix(f"{name}."): v for k, v in state.items() if k.startswith(f"{name}.")}
+            if own:
+                part.load_state_dict(own)
+                self.side_parts.add(name)
+        return "mlp" in self.side_parts
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """As in transformers; a projection that the plain encoder has no place for goes into a side file."""
+        """As in transformers; what the plain encoder has no place for goes into a side file: see `load_head`."""
         # By default older transformers write the names of TensorFlow (LayerNorm.gamma, .beta), which Trainer, who
         # reads checkpoints non-strictly, would pass over; so the model's own names are asked for.
         kwargs.setdefault("save_original_format", False)
-        head = {}
-        if not self.encoder_has_pooler:
-            state = kwargs.get("state_dict") or self.state_dict()  # read first: super() takes the head out of it
-            head = {k: v.detach().cpu().contiguous() for k, v in state.items() if k.startswith("mlp.")}
+        self.keep_record()
+        state = kwargs.get("state_dict") or self.state_dict()  # read first: super() takes the head out of it
+        start = tuple(f"{name}." for name in SIDE_PARTS if hasattr(self, name))
+        head = {k: v.detach().cpu().contiguous() for k, v in state.items() if k.startswith(start)}
         super().save_pretrained(save_directory, *args, **kwargs)
         if head and kwargs.get("is_main_process", True):
             save_file(head, Path(save_directory) / HEAD_FILE, metadata={"format": "pt"})
@@ -368,7 +390,7 @@ class SideHead(FocalCLMixin):
     """The head of families without a pooler of their own: its projection is kept out of model.safetensors."""
 
     _keys_to_ignore_on_save = ["mlp.dense.weight", "mlp.dense.bias"]
-    _keys_to_ignore_on_load_missing = [r"^mlp\."]
+    _keys_to_ignore_on_load_missing = [r"^(mlp|tail)\."]
 
     def _init_weights(self, module: nn.Module) -> None:
         if module is self.mlp.dense:  # some families draw their own modules only and would leave it uninitialised

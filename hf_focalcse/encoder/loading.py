@@ -1,21 +1,25 @@
-"""A folder or a Hub id -> an encoder with its tokenizer, which pools as the checkpoint says."""
+"""A folder or a Hub id -> an encoder with its tokenizer, which embeds as its files say."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, PretrainedConfig
-from transformers.utils import logging
 
 from ..errors import UserError, first_line
-from .auto import MODELS, AutoModelForFocalCL
+from .adapters import CONFIG_FILE, merge_adapter, read_adapter
+from .auto import MODELS
+from .packaged import resolve_model
 from .poolers import POOLERS
-from .recorded import read_pooling
-from .tokenizer import load_tokenizer
+from .prompts import add_prompt, choose_prompt
+from .sentence_files import weights_of
+from .source import Source
+from .spec import EncoderSpec, read_spec
+from .tokenizer import TOKENIZER_FILE, end_is_marked, load_tokenizer, require_file
+from .weights import check_weights, load_weights
+from .weights import require_projection as require_projection  # for those who load
 
 
 def load_model(
@@ -24,49 +28,116 @@ def load_model(
     projection: str | None = None,
     dropout: float | None = None,
     revision: str | None = None,
+    prompt: str | None = None,
+    prompt_name: str | None = None,
     default_pooler: bool = False,
 ) -> Any:
-    """A ``…ForFocalCL`` encoder with its tokenizer, from a folder or a Hub id.
+    """A ``…ForFocalCL`` encoder with its tokenizer, from a folder or a Hub id; ``spec`` says what was read there.
 
     Weights are read from safetensors only. They are float32 whatever they were saved as, since training starts here.
+    No code of the folder is run. A folder that holds a LoRA adapter is merged with its base.
 
     pooler, projection: default to what the checkpoint records (``focal_cl`` in its config, else the files of
     sentence-transformers), which stays known as ``model.published``. dropout: sets every dropout rate of the encoder,
     under the names that its family uses. default_pooler: where nothing is recorded, take the pooler of the encoder's
     family, [CLS] with the projection, as training does.
+    prompt, prompt_name: the text before every text, or the name of one that the folder has; default: its default one,
+    and "" for none.
 
     Raises:
         UserError: no such folder or repository, a type of encoder without a head here, no safetensors, missing
-            weights, or nothing says how the encoder pools.
+            weights, a module or setting without counterpart here, or nothing says how the encoder pools.
     """
-    folder = require_folder(name_or_path)
-    if revision is not None and folder.is_dir():
-        raise UserError(
-            f"revision {revision!r} is given for the folder {name_or_path!r}; only a Hub id has them, so leave it out"
-        )
-    if folder.is_dir():
-        name_or_path = str(folder)
-    hub = {"revision": revision} if revision else {}
-    config = load_config(name_or_path, folder.is_dir(), **hub)
+    place = resolve_model(name_or_path, revision)
+    with place.explaining():
+        source, adapter = find_source(place.path, place.revision)
+        name = source.name_or_path
+        record, path = None, ""
+        if source.find("config.json") is not None:  # else the encoder may lie in a folder that modules.json names
+            config = load_config(source)
+            record = getattr(config, "focal_cl", None)
+            spec = read_spec(source, record)
+        else:
+            spec = read_spec(source, None)
+        if spec.files.encoder_path:
+            path = spec.files.encoder_path
+            config = load_config(source, path)
+        elif source.find("config.json") is None:
+            config = load_config(source)  # refuses a repository that is not there
+    check_config(config, name)
     if dropout is not None:
         set_dropout(config, dropout)
-    recorded = read_pooling(config, name_or_path, **hub)
+    spec.adapter = adapter
+    recorded = spec.recorded()
     if pooler is None and recorded is not None:
         pooler, projection = recorded.pooler, projection or recorded.projection
     elif pooler is None and default_pooler:
         pooler = MODELS[type(config)].family.pooler
     elif pooler is None:
         raise UserError(f"nothing in {name_or_path!r} says how it pools; choose with --pooler: {', '.join(POOLERS)}")
-    config.focal_cl = (getattr(config, "focal_cl", None) or {}) | {"pooler": pooler, "projection": projection}
-    model, info = load_weights(name_or_path, config, **hub)
-    model.tokenizer = load_tokenizer(name_or_path, **hub)
-    check_tokenizer(model, name_or_path)
-    projection_missing = check_weights(model, info, name_or_path)
+    files = spec.files
+    chosen = choose_prompt(files.prompts, files.default_prompt_name, prompt, prompt_name)
+    files.prompts, files.default_prompt_name = add_prompt(files.prompts, chosen)
+    config.focal_cl = (record or {}) | spec.record() | {"pooler": pooler, "projection": projection}
+    model, info = load_weights(source.base or source, config, path)
+    projection_missing = check_weights(model, info, name)
+    if adapter is not None:
+        merge_adapter(model, adapter, source)
+    model.tokenizer = load_tokenizer(source, path, files.lower_case, getattr(config, "pad_token_id", None))
+    check_tokenizer(model, name)
+    if files.limit is not None:
+        model.tokenizer.model_max_length = files.limit
     if not model.encoder_has_pooler:
-        projection_missing = not model.load_head(name_or_path, **hub)
-    model.projection_is_random = projection_missing
-    model.published = recorded
+        projection_missing = "mlp" not in model.side_parts
+    load_tail(model, source, files.folders if record is None else None)
+    model.projection_is_random, model.published = projection_missing, recorded
+    found = source.find(f"{path}/{TOKENIZER_FILE}" if path else TOKENIZER_FILE)
+    spec.tokenizer_file = None if found is None else str(found)
+    model.spec = describe(model, spec)
     return model
+
+
+def describe(model: Any, spec: EncoderSpec) -> EncoderSpec:
+    """The spec with what only the loaded encoder tells."""
+    spec.model_type, spec.pooler, spec.dimensions = model.config.model_type, model.pooler_name, model.dimensions
+    spec.tokenizer = type(model.tokenizer).__name__
+    spec.positions, spec.limit = model.positions, model.max_length()
+    if "last" in model.pooler_name.split("+") and not end_is_marked(model.tokenizer):
+        spec.notes.append(
+            "the last token of a text is pooled, but the tokenizer ends it with no special token: the vector is that "
+            "of its last word"
+        )
+    if spec.files.pooler is not None and spec.files.pooler != spec.pooler:
+        spec.notes.append(f"the folder records the pooler {spec.files.pooler}, but {spec.pooler} is asked for")
+    return spec
+
+
+def find_source(name_or_path: str, revision: str | None) -> tuple[Source, Any]:
+    """Where an encoder's files lie, and the adapter that they hold, if that is all that lies there.
+
+    Raises:
+        UserError: there is no such folder, or it holds no checkpoint.
+    """
+    folder = require_folder(name_or_path)
+    if revision is not None and folder.is_dir():
+        raise UserError(
+            f"revision {revision!r} is given for the folder {name_or_path!r}; only a Hub id has them, so leave it out"
+        )
+    hub = {"revision": revision} if revision else {}
+    source = Source(str(folder) if folder.is_dir() else name_or_path, hub=hub)
+    try:
+        adapter = read_adapter(source)
+    except OSError:  # no such repository: `load_config` says so
+        return source, None
+    if adapter is None:
+        return source, None
+    try:
+        base, below = find_source(adapter.base, adapter.revision)
+    except UserError as error:
+        raise UserError(f"{name_or_path!r} is an adapter, and its base cannot be read: {error}") from error
+    if below is not None:
+        raise UserError(f"{name_or_path!r} is an adapter of another adapter, {adapter.base!r}; merge that one first")
+    return Source(source.name_or_path, base, hub), adapter
 
 
 def require_folder(name_or_path: str) -> Path:
@@ -78,7 +149,7 @@ def require_folder(name_or_path: str) -> Path:
     folder = Path(name_or_path).expanduser()
     looks_local = folder.is_absolute() or name_or_path.startswith((".", "~")) or name_or_path.count("/") > 1
     if folder.is_dir():
-        if not (folder / "config.json").is_file():
+        if not any((folder / name).is_file() for name in ("config.json", "modules.json", CONFIG_FILE)):
             raise UserError(
                 f"folder {name_or_path!r} has no config.json, so it is not a checkpoint; give the folder that has one"
             )
@@ -90,28 +161,51 @@ def require_folder(name_or_path: str) -> Path:
 # ---- config
 
 
-def load_config(name_or_path: str, is_folder: bool, **hub: Any) -> PretrainedConfig:
-    """The config of a checkpoint.
+def load_config(source: Source, path: str = "") -> PretrainedConfig:
+    """The config of a checkpoint; path: the folder of the encoder.
 
     Raises:
-        UserError: it cannot be read, or the encoder is of a type that has no head here.
+        UserError: it cannot be read, or is of code that lies in the folder.
     """
+    start, name = f"{path}/" if path else "", source.name_or_path
     try:
-        config = AutoConfig.from_pretrained(name_or_path, **hub)
-    except (OSError, ValueError) as error:
-        if is_folder:
+        holder = source.holder(start + "config.json")
+        where = {"subfolder": path} if path else {}
+        return AutoConfig.from_pretrained(holder.name_or_path, trust_remote_code=False, **where, **holder.hub)
+    except (OSError, ValueError, KeyError) as error:
+        content = source.read_mapping(start + "config.json") if source.is_folder else {}
+        if "auto_map" in content or "trust_remote_code" in str(error):
+            kind = f" of type {content['model_type']!r}" if "model_type" in content else ""
             raise UserError(
-                f"the config.json of {name_or_path!r} cannot be used ({first_line(error)}); give the folder "
+                f"the encoder {name!r}{kind} needs code that lies beside it (auto_map in its config.json), which is "
+                "never run; start from another encoder, or from a version of this one that transformers has built in"
+            ) from error
+        if source.is_folder:
+            raise UserError(
+                f"the config.json of {name!r} cannot be used ({first_line(error)}); give the folder "
                 "of a model that transformers can load"
             ) from error
         raise UserError(
-            f"no model {name_or_path!r}: there is no such folder and it could not be loaded from the Hub "
+            f"no model {name!r}: there is no such folder and it could not be loaded from the Hub "
             f"({first_line(error)}); check the name, or give the path of a downloaded folder"
         ) from error
+
+
+def check_config(config: PretrainedConfig, name: str) -> None:
+    """Refuse an encoder that has no head here, or that transformers would compute otherwise than it was trained.
+
+    Raises:
+        UserError: with its type, or the setting.
+    """
     if type(config) not in MODELS:
         families = ", ".join(sorted(c.model_type for c in MODELS))
-        raise UserError(f"model {name_or_path!r} is of type {config.model_type!r}; supported are: {families}")
-    return config
+        raise UserError(f"model {name!r} is of type {config.model_type!r}; supported are: {families}")
+    positions = getattr(config, "position_embedding_type", None) or "absolute"
+    if positions not in ("absolute", "rope", "rotary"):
+        raise UserError(
+            f"{name!r} has positions of the type {positions!r} (position_embedding_type in its config.json), which "
+            "transformers no longer computes; start from another encoder"
+        )
 
 
 def set_dropout(config: PretrainedConfig, rate: float) -> None:
@@ -126,35 +220,61 @@ def set_dropout(config: PretrainedConfig, rate: float) -> None:
         setattr(config, name, rate)
 
 
-# ---- weights
+# ---- what belongs to the encoder
 
 
-def load_weights(name_or_path: str, config: PretrainedConfig, **hub: Any) -> tuple[Any, dict[str, Any]]:
-    """The model, and what transformers reports on missing and unexpected weights.
+def load_tail(model: Any, source: Source, folders: list[str] | None) -> None:
+    """Read the weights of what follows pooling; folders: where they lie, None: of a checkpoint of this package, in its
+    side file or, of an export, in the folders that its modules.json names last.
 
     Raises:
-        UserError: there are no safetensors, or they cannot be read into this model.
+        UserError: they are nowhere.
     """
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # `check_weights` judges the report, so it is not printed
-    try:
-        return AutoModelForFocalCL.from_pretrained(  # type: ignore[no-any-return]
-            name_or_path, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **hub
-        )
-    except UserError:
-        raise
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        if "ignore_mismatched_sizes" in str(error):
-            raise UserError(
-                f"the weights of {name_or_path!r} have other shapes than its config.json says; they are of different "
-                "models, so copy both from the same one"
-            ) from error
+    if not model.tail.state_dict():
+        return
+    if folders is None:
+        if "tail" in model.side_parts:
+            return
+        rows = source.read("modules.json") or []
+        folders = [str(row["path"]) for row in rows][-len(model.tail) :]
+    for module, folder in zip(model.tail, folders, strict=False):
+        load_module(module, source, folder)
+    if len(folders) < len(model.tail):
         raise UserError(
-            f"the weights of {name_or_path!r} could not be loaded ({first_line(error)}); "
-            "a checkpoint needs its weights as safetensors, pickled ones are never opened"
-        ) from error
-    finally:
-        logging.set_verbosity(verbosity)
+            f"checkpoint {source.name_or_path!r} lacks the weights of its layers after pooling (Dense, LayerNorm); "
+            "copy its side file or the folders of its modules from its source"
+        )
+
+
+def load_module(module: Any, source: Source, folder: str) -> None:
+    """Read the weights of a module after pooling.
+
+    Raises:
+        UserError: they are missing or of another shape.
+    """
+    wanted = module.state_dict()
+    if not wanted:
+        return
+    found = weights_of(source, folder)
+    if {key: value.shape for key, value in found.items()} != {key: value.shape for key, value in wanted.items()}:
+        held = ", ".join(f"{key} {tuple(value.shape)}" for key, value in found.items()) or "nothing"
+        raise UserError(
+            f"{folder} of {source.name_or_path!r} must hold "
+            f"{', '.join(f'{key} {tuple(value.shape)}' for key, value in wanted.items())}, but holds {held}; copy it "
+            "again from its source"
+        )
+    module.load_state_dict(found)
+
+
+def require_exact(model: Any, lines: Sequence[str]) -> None:
+    """Check on some lines that the tokenizer reads as its tokenizer.json says.
+
+    Raises:
+        UserError: with the line that it reads otherwise.
+    """
+    file = model.spec.tokenizer_file
+    if file is not None and Path(file).is_file():
+        require_file(model.tokenizer, Path(file), model.spec.name_or_path, lines)
 
 
 def check_tokenizer(model: Any, name_or_path: str) -> None:
@@ -168,40 +288,4 @@ def check_tokenizer(model: Any, name_or_path: str) -> None:
         raise UserError(
             f"the tokenizer of {name_or_path!r} has ids up to {highest}, its encoder only {size} embeddings; they are "
             "of different models, so copy both from the same one"
-        )
-
-
-def check_weights(model: Any, info: dict[str, Any], name_or_path: str) -> bool:
-    """Refuse a checkpoint whose weights are not those of its config. Returns whether the encoder's pooler is missing.
-
-    Raises:
-        UserError: weights are missing, or there are more layers than in the config.
-    """
-
-    projection = f"{model.family.projection or 'mlp.dense'}."
-    missing = {key for key in info["missing_keys"] if projection not in key}
-    if missing:
-        raise UserError(
-            f"checkpoint {name_or_path!r} lacks {len(missing)} weights of {type(model).__name__}, "
-            f"for instance {min(missing)!r}; it is damaged or of another architecture"
-        )
-    further = [key for key in info["unexpected_keys"] if re.search(r"\blayers?\.\d+\.", key)]
-    if further:
-        raise UserError(
-            f"checkpoint {name_or_path!r} holds {len(further)} weights that its config.json has no layer for, such as "
-            f"{min(further)!r}; the config was changed or is of another model"
-        )
-    return any(projection in key for key in info["missing_keys"])
-
-
-def require_projection(model: Any, name_or_path: str) -> None:
-    """Refuse to embed through a projection that the checkpoint does not carry.
-
-    Raises:
-        UserError: the vectors would depend on random weights.
-    """
-    if model.projection_use == "always" and model.projection_is_random:
-        raise UserError(
-            f"checkpoint {name_or_path!r} has no projection weights, so --pooler cls would embed through random ones; "
-            "use --pooler cls_before_pooler"
         )

@@ -23,7 +23,19 @@ def identify(
         "projection": model.projection_use,
         "max_length": min(max_length or model.max_length(), model.max_length()),
         "weights_sha256": weights,
-    } | ({"precision": "bfloat16"} if bf16 else {})
+    } | {key: value for key, value in further(model, bf16).items() if value}
+
+
+def further(model: Any, bf16: bool) -> dict[str, Any]:
+    """What else scores depend on, where it is not plain."""
+    return {
+        "precision": "bfloat16" if bf16 else None,
+        "prompt": model.prompt,
+        "truncate_dim": model.truncate_dim,
+        "after_pooling": [
+            row["type"] for row in model.config.focal_cl.get("modules", []) if row["type"] != "Normalize"
+        ],
+    }
 
 
 def as_encoder(

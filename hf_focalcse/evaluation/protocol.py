@@ -100,7 +100,8 @@ def encode_once(encoder: Encoder, rows: Mapping[str, int], progress: bool) -> np
     """
     ordered = sorted(rows, key=len, reverse=True)
     vectors = np.empty((len(ordered), 0))
-    with tqdm(total=len(ordered), desc="Encoding", unit=" sentences", disable=not progress, leave=False) as bar:
+    disable = None if progress else True  # None: where stderr is no terminal
+    with tqdm(total=len(ordered), desc="Encoding", unit=" sentences", disable=disable, leave=False) as bar:
         for start in range(0, len(ordered), BLOCK):
             texts = ordered[start : start + BLOCK]
             block = np.asarray(encoder.encode(texts))

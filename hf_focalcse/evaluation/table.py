@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -78,14 +79,26 @@ def _differences(systems: Sequence[tuple[str, Results]], shown: dict[str, str]) 
 
 
 def choose_systems(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(arguments to read, folders left out).
+    """(arguments to read, those left out because they hold no scores).
 
-    Folders without results.json are left out, since ``runs/*`` names them too; but not where nothing would be left:
-    then `read_system` says what is missing.
+    ``runs/*`` also names a sweep's journal, its report and other files, which are left out; but not where nothing
+    would be left: then `read_system` says what is missing. A file of the name results.json is always read.
     """
-    bare = [text for text in arguments if Path(text).is_dir() and not (Path(text) / RESULTS_FILE).exists()]
-    kept = [text for text in arguments if text not in bare]
-    return (kept, bare) if kept else (list(arguments), [])
+    foreign = [text for text in arguments if _is_foreign(Path(text))]
+    kept = [text for text in arguments if text not in foreign]
+    return (kept, foreign) if kept else (list(arguments), [])
+
+
+def _is_foreign(place: Path) -> bool:
+    if place.is_dir():
+        return not (place / RESULTS_FILE).exists()
+    if not place.is_file() or place.name == RESULTS_FILE:
+        return False
+    try:
+        content = json.loads(place.read_bytes())
+    except ValueError:
+        return True
+    return not (isinstance(content, dict) and "metadata" in content)
 
 
 def read_system(argument: str) -> tuple[str, Results]:

@@ -14,10 +14,11 @@ from ..errors import UserError, suggest
 from ..options.tables import harmless, together, told_otherwise
 from ..options.training import DEV, TEXT
 from ..parsing.losses import loss_settings
+from ..runs.differing import differing
 from ..runs.folder import Run
 from ..runs.record import RUN_FILE, RunRecord
 from ..runs.scores import Results, headlines, set_of
-from .differences import differing, settings_of
+from .differences import settings_of
 
 HASH = re.compile(r"[0-9a-f]{40}\+?|[0-9a-f]{64}")
 COMMIT = "commit"
@@ -160,7 +161,7 @@ def make_arms(runs: Sequence[Trained], factor: set[str], names: list[str]) -> di
         twice = next((seed for seed in seeds if seeds.count(seed) > 1), None)
         if twice is not None:
             one, other = (run for run in group if run.seed == twice)
-            found = ", ".join(told_differences(one, other).values()) or "nothing that is recorded"
+            found = ", ".join(differences_between(one, other).values()) or "nothing that is recorded"
             raise UserError(
                 f"{one.folder} and {other.folder} are both {name} with seed {twice} and differ in: {found}; "
                 "leave one out, or name what differs in --factor"
@@ -209,7 +210,7 @@ def refuse_differences(one: Trained, other: Trained, allowed: set[str]) -> None:
     Raises:
         UserError: with every other difference.
     """
-    found = [text for key, text in told_differences(one, other).items() if key not in allowed]
+    found = [text for key, text in differences_between(one, other).items() if key not in allowed]
     if found:
         raise UserError(
             f"{one.folder} and {other.folder} differ in more than the factor: {'; '.join(found)}; leave one of them "
@@ -217,12 +218,10 @@ def refuse_differences(one: Trained, other: Trained, allowed: set[str]) -> None:
         )
 
 
-def told_differences(one: Trained, other: Trained) -> dict[str, str]:
+def differences_between(one: Trained, other: Trained) -> dict[str, str]:
     """Name -> text of everything in which two runs differ."""
-    return {
-        key: f"{key} ({_show(one.about.get(key))}, {_show(other.about.get(key))})"
-        for key in differing(one.about, other.about)
-    }
+    found = differing(one.about, other.about)
+    return {key: f"{key} ({_show(here)}, {_show(there)})" for key, (here, there) in found.items()}
 
 
 def _value(run: Trained, factor: set[str]) -> str:

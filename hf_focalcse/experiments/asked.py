@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ..data.places import exists
 from ..errors import UserError
+from ..options.field import listed
 from ..options.tables import harmless, own_options, paths, set_by_sweep
 from ..parsing.legacy import translate
 from ..parsing.losses import loss_settings
 from ..parsing.settings import Settings, parse
-from .differences import differing
+from ..runs.differing import differing
 
 
 def settings_asked(settings: Settings) -> dict[str, Any]:
@@ -19,14 +21,16 @@ def settings_asked(settings: Settings) -> dict[str, Any]:
     own = {setting.name: setting.default for setting in loss_settings()[settings.loss.loss]}
     found = settings.own() | own | settings.loss_settings | settings.training.to_dict()
     for name in paths() & own_options().keys():
-        if found[name] is not None and Path(found[name]).exists():
-            found[name] = str(Path(found[name]).resolve())
+        where = [str(Path(value).resolve()) if exists(value) else value for value in listed(found[name])]
+        found[name] = where if isinstance(found[name], list) else next(iter(where), None)
     unimportant = harmless()
     found = {key: value for key, value in found.items() if key not in unimportant and "token" not in key}
     return json.loads(json.dumps(found, default=str))
 
 
-def told_differences(asked: dict[str, Any], command: list[str], kept: dict[str, Any] | None = None) -> list[str]:
+def differences_from_command(
+    asked: dict[str, Any], command: list[str], kept: dict[str, Any] | None = None
+) -> list[str]:
     """The settings in which a recorded command line differs from ``asked``, in words.
 
     kept: the settings as they were when the command was started. They replace those that the command line itself does
@@ -46,7 +50,7 @@ def told_differences(asked: dict[str, Any], command: list[str], kept: dict[str, 
         before = dict.fromkeys(kept)
     known = before.keys() | asked.keys()  # a setting of another version of this package is no difference
     before |= {key: value for key, value in (kept or {}).items() if key in known and key not in named}
-    return [f"{key} is {before.get(key)!r} there and {asked.get(key)!r} here" for key in differing(before, asked)]
+    return [f"{key} is {there!r} there and {here!r} here" for key, (there, here) in differing(before, asked).items()]
 
 
 def flags_of(command: list[str]) -> list[str]:

@@ -41,7 +41,7 @@ def find(model: Any, sentences: Sentences, search: Search, reference: FrozenRefe
     )
     torch.manual_seed(search.seed)
     chunks = np.split(order, count)
-    for step, indices in enumerate(tqdm(chunks, desc="Inspecting", unit="batch", leave=False), start=1):
+    for step, indices in enumerate(tqdm(chunks, desc="Inspecting", unit="batch", disable=None, leave=False), start=1):
         texts = [sentences[i]["text"] for i in indices]
         pairs = batch_pairs(model, texts, search, reference)
         batch = Batch(pairs, texts, sentences.lines[indices].tolist(), step, search)
@@ -63,6 +63,7 @@ def find(model: Any, sentences: Sentences, search: Search, reference: FrozenRefe
 def batch_pairs(model: Any, texts: list[str], search: Search, reference: FrozenReference | None = None) -> Pairs:
     """The pairs of one batch: from two views with dropout as in a training step, or from equal views without it."""
     collator: Any = Views(model.tokenizer, search.max_seq_length, views=2 if search.dropout_views else 1)
+    collator.prompted(model.prompt)
     if reference is not None:
         collator = reference.collate(collator)
     beside = next(model.parameters())
@@ -154,4 +155,4 @@ def _best(rows: list[dict[str, Any]], by: str, top: int | None) -> list[dict[str
 
 
 def _array(tensor: Tensor) -> np.ndarray:
-    return tensor.double().cpu().numpy()
+    return tensor.cpu().double().numpy()

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import UserError
+from ..evaluation.verdict import arm_against_start
 from ..options.experiments import CompareOptions
 from ..runs.atomic import require_writable, write_json
 from ..runs.cosines import read_cosines, read_fingerprints
@@ -17,13 +18,13 @@ from .arms import (
     Trained,
     check_arm,
     choose_base,
+    differences_between,
     expand,
     factor_settings,
     is_path,
     make_arms,
     read_runs,
     refuse_differences,
-    told_differences,
 )
 from .conclusions import Comparison, Row, conclude, report
 from .statistics import compare_seeds, holm, resample, summarise
@@ -93,7 +94,9 @@ def compare_arms(
     accepted = set()
     for one, other in pairs:
         refuse_differences(one, other, factor | allowed)
-        accepted |= {text for key, text in told_differences(one, other).items() if key in allowed - factor}
+        accepted |= {text for key, text in differences_between(one, other).items() if key in allowed - factor}
+    for arm_name, side in ((name, 0), (base_name, 1)):
+        notes += arm_against_start(arm_name, [pair[side].record for pair in pairs])
     notes += [f"accepted besides the factor: {'; '.join(sorted(accepted))}"] if accepted else []
     sets, more = common_sets([run for pair in pairs for run in pair], sick)
     notes += more

@@ -1,8 +1,8 @@
-"""What can make two runs differ: the settings that a run learnt with, and the names of those that are not equal."""
+"""What can make two runs differ: the settings that a run learnt with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from ..runs.record import RunRecord
@@ -27,8 +27,3 @@ def settings_of(record: RunRecord, wanted: Callable[[str], bool]) -> dict[str, A
     }
     asked = {key: value for key, value in record.settings.items() if wanted(key)}
     return {**facts, **asked, **facts}
-
-
-def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """The names, sorted, that have another value in ``other``; a name that is missing has the value None."""
-    return sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))

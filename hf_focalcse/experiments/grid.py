@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from .. import quickstart
+from ..data.places import exists
 from ..errors import UserError, suggest
-from ..evaluation import STS_TASKS, load_tasks, read_pairs
+from ..evaluation import STS_TASKS, load_tasks, read_tasks
 from ..evaluation.tasks import find_sets, open_source
 from ..options.evaluation import Evaluation
-from ..options.tables import grid_evaluation, replaces, set_by_sweep
+from ..options.field import PATH, listed, options_of
+from ..options.tables import grid_evaluation, own_options, replaces, set_by_sweep
+from ..options.training import Dev
 from ..parsing.evaluation import parse_eval
 from ..parsing.legacy import RENAMED, translate
 from ..parsing.settings import Settings, parse, training_parser
 from ..parsing.shipped import load_yaml
 from .asked import settings_asked
-from .gridfile import KEYS, as_flags, check_name, find_grid, mapping, read_axes
+from .gridfile import KEYS, as_flags, check_name, find_grid, mapping, name_before, name_of, read_axes
 
 Axes = dict[str, dict[str, dict[str, Any]]]  # axis -> label -> flag -> value
 
@@ -28,6 +31,7 @@ Axes = dict[str, dict[str, dict[str, Any]]]  # axis -> label -> flag -> value
 class PlannedRun:
     """A training run of a grid. values: the label that each axis has; argv: its flags without the output folder.
 
+    before: the name that version 0.1 gave it.
     asked: every setting that can change what is learnt, including the defaults and those of its recipe, as JSON.
     """
 
@@ -35,6 +39,12 @@ class PlannedRun:
     values: dict[str, str]
     argv: tuple[str, ...]
     asked: dict[str, Any]
+    before: str = ""
+
+    def in_folder(self, folder: Path) -> PlannedRun:
+        """The run under the name that it has in the folder of a sweep: a run of version 0.1 keeps its name."""
+        is_old = self.before and (folder / self.before).exists() and not (folder / self.name).exists()
+        return replace(self, name=self.before) if is_old else self
 
 
 @dataclass(frozen=True)
@@ -57,10 +67,12 @@ def read_grid(grid: str, overrides: list[str] | None = None, script: str = "foca
     file = find_grid(grid)
     content = mapping(load_yaml("grid", file), str(file), KEYS)
     base = mapping(content.get("base", {}), f"{file}: base")
-    axes = read_axes(mapping(content.get("axes"), f"{file}: axes"), str(file))
-    overrides = overrides or []
+    named = mapping(content.get("axes"), f"{file}: axes")
+    axes = read_axes(named, str(file))
     parser = training_parser(script)
-    given = parser.named(translate(overrides, []))  # older names of flags count as the flags themselves
+    overrides = parser.spelled_out(translate(overrides or [], []))  # older and short names count as the flags in full
+    given = parser.named(overrides)
+    parser.refuse_short((flag for flags in every_set(base, axes) for flag in flags), str(file))
     known = parser.destinations()
     known |= {older: known[name] for older, name in RENAMED.items()}
     check_flags(file, axes, base, given, known)
@@ -74,7 +86,7 @@ def read_grid(grid: str, overrides: list[str] | None = None, script: str = "foca
         set_here = {known.get(flag, flag) for flag in own}
         kept = {flag: value for flag, value in base.items() if known.get(flag, flag) not in set_here}
         argv = (*as_flags(kept | own, str(file)), *overrides)
-        name = "-".join(picked.values())
+        name = name_of(picked)
         if name in runs:
             raise UserError(f"{file} makes two runs called {name}; give their values other names")
         try:
@@ -82,7 +94,7 @@ def read_grid(grid: str, overrides: list[str] | None = None, script: str = "foca
             check_values(settings)
         except UserError as error:
             raise UserError(f"{file}, run {name}: {error}") from error
-        runs[name] = PlannedRun(name, picked, argv, settings_asked(settings))
+        runs[name] = PlannedRun(name, picked, argv, settings_asked(settings), name_before(picked, named))
     name = str(content.get("name", file.stem))
     check_name(name, f"{file}: name")
     evaluate = None
@@ -115,6 +127,11 @@ def check_flags(file: Path, axes: Axes, base: dict[str, Any], given: set[str], k
             raise UserError(f"{flag} is set by the sweep itself: {reason}; leave it out")
 
 
+def every_set(base: dict[str, Any], axes: Axes) -> list[dict[str, Any]]:
+    """The flags of the base and of every value of an axis."""
+    return [base, *(flags for values in axes.values() for flags in values.values())]
+
+
 def combinations(axes: Axes) -> Iterator[dict[str, str]]:
     """Every combination of labels, by axis; one seed after the other, so that finished runs can be compared early."""
     made = list(itertools.product(*axes.values()))
@@ -132,13 +149,12 @@ def evaluation_flags(content: Any, file: str, given: set[str], run: PlannedRun, 
         UserError: a key or a value is not allowed.
     """
     evaluate = mapping(content, f"{file}: evaluate", grid_evaluation())
-    if "sts_dir" in given or "eval_file" in given:
-        chosen = parse(list(run.argv), script).dev
-        if chosen.eval_file:  # a file of pairs replaces all sets
-            evaluate = {k: v for k, v in evaluate.items() if k not in ("sts_dir", "tasks", "splits")}
-        else:
-            evaluate.pop("eval_file", None)
-        evaluate |= {"eval_file": chosen.eval_file} if chosen.eval_file else {"sts_dir": chosen.sts_dir}
+    shared = options_of(Dev).keys() & set(grid_evaluation())  # the dev set of training and the sets of evaluation
+    if given & shared:
+        chosen = vars(parse(list(run.argv), script).dev)
+        sets = {name: value for name, value in chosen.items() if name in shared and value is not None}
+        taken = {key for name in sets for key in options_of(Evaluation)[name].replaces}
+        evaluate = {key: value for key, value in evaluate.items() if key not in taken} | sets
     flags = tuple(as_flags(evaluate, f"{file}: evaluate"))
     try:
         check_evaluation(parse_eval(list(flags), script))
@@ -157,19 +173,15 @@ def check_values(settings: Settings) -> None:
     from ..losses import build_loss  # torch
 
     build_loss(settings.loss.loss, **settings.loss_settings)
-    for name in (settings.model.model_name_or_path, settings.reference.reference_model):
-        if name is not None:
-            require_folder(name)
-    places = {
-        "train_file": settings.data.train_file,
-        "eval_file": settings.dev.eval_file,
-        "sts_dir": settings.dev.sts_dir,
-    }
-    for flag, path in places.items():
-        if path is not None and path != quickstart.NAME and not Path(path).exists():
-            raise UserError(
-                f"--{flag} {path} does not exist; paths are relative to the folder in which the sweep is started"
-            )
+    own = settings.own()
+    for name, found in own_options().items():
+        for value in listed(own.get(name)):
+            if found.encoder:
+                require_folder(value)
+            elif found.role == PATH and not found.harmless and value != quickstart.NAME and not exists(value):
+                raise UserError(
+                    f"--{name} {value} does not exist; paths are relative to the folder in which the sweep is started"
+                )
 
 
 def check_evaluation(args: Evaluation) -> None:
@@ -182,8 +194,7 @@ def check_evaluation(args: Evaluation) -> None:
         if task.partition("/")[0] not in {*STS_TASKS, *(row.title for row in STS_TASKS.values())}:
             raise UserError(f"there is no task {task!r}{suggest(task, STS_TASKS)}; allowed: {', '.join(STS_TASKS)}")
     if args.eval_file:
-        if args.eval_file != quickstart.NAME:
-            read_pairs(args.eval_file)
+        read_tasks(args.eval_file)
     elif args.sts_dir:
         load_tasks(args.sets(), args.sts_dir)
     else:

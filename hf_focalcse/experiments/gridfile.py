@@ -19,12 +19,12 @@ def find_grid(grid: str) -> Path:
 
 
 def read_axes(axes: dict[str, Any], file: str) -> dict[str, dict[str, dict[str, Any]]]:
-    """{axis: {label: {flag: value}}}; a list has the values of the flag named like the axis, labelled flag + value."""
+    """{axis: {label: {flag: value}}}; a list has the values of the flag named like the axis, labelled flag-value."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for axis, values in axes.items():
         where = f"{file}: axis {axis}"
         if isinstance(values, list):
-            named = [(f"{axis}{value}", {axis: value}) for value in values]
+            named = [(f"{axis}-{value}", {axis: value}) for value in values]
         elif isinstance(values, dict):
             named = [(str(label), mapping(flags, f"{where}, {label}")) for label, flags in values.items()]
         else:
@@ -39,6 +39,19 @@ def read_axes(axes: dict[str, Any], file: str) -> dict[str, dict[str, dict[str, 
     if not found:
         raise UserError(f"{file}: axes is empty; give at least one, for instance 'seed: [1, 2, 3]'")
     return found
+
+
+def name_of(picked: dict[str, str]) -> str:
+    """The name of the run that has a label on each axis, such as loss-focal_seed-1."""
+    return "_".join(picked.values())
+
+
+def name_before(picked: dict[str, str], axes: dict[str, Any]) -> str:
+    """The name that version 0.1 gave it, such as lossfocal-seed1. axes: as the yaml has them."""
+    listed = {axis for axis, values in axes.items() if isinstance(values, list)}
+    return "-".join(
+        axis + label.removeprefix(f"{axis}-") if axis in listed else label for axis, label in picked.items()
+    )
 
 
 def as_flags(values: dict[str, Any], where: str) -> list[str]:

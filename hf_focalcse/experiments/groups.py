@@ -51,12 +51,12 @@ def read_study(folders: Iterable[str | Path]) -> Study:
     study.groups = _group(runs, study.skipped)
     for other in others:
         start = _adopt(other, study.runs)
-        study.others[f"{start}, before training" if start else f"{other.name}, not trained here"] = other
+        study.others[start or f"{other.name}, not trained here"] = other
     return study
 
 
 def _adopt(other: ScoredEncoder, runs: Sequence[ScoredEncoder]) -> str | None:
-    """Add an encoder's scores to the runs that started from it; return the name of that start, or None.
+    """Add an encoder's scores to the runs that started from it; return the name of its row, or None.
 
     They started from it if its pooling, the last part of its path, and its scores on shared sets agree. If several
     starts fit, shared scores decide, then the whole path.
@@ -78,7 +78,7 @@ def _adopt(other: ScoredEncoder, runs: Sequence[ScoredEncoder]) -> str | None:
         return None
     for run in starts[best[0]]:
         run.before.update(other.scores)
-    return best[0]
+    return f"{best[0]}, {starts[best[0]][0].before_is}"
 
 
 def _group(runs: list[ScoredEncoder], skipped: dict[str, str]) -> list[Group]:

@@ -60,11 +60,13 @@ def prepare_encoder(args: InspectOptions) -> tuple[Any, Search]:
         UserError: the encoder cannot be loaded, a setting is not allowed, or --dropout_views has no dropout or would
             use a projection that training initialises again.
     """
-    path, _ = quickstart.resolve_model(args.model_name_or_path)
+    place = quickstart.resolve_model(args.model_name_or_path, args.model_revision)
     projection = None
     if args.pooler is not None and not args.dropout_views:
         projection = explicit_projection(args.pooler)
-    model = load_model(path, args.pooler, projection, revision=args.model_revision)
+    asked: dict[str, Any] = {"prompt": args.prompt, "prompt_name": args.prompt_name}
+    model = load_model(place.path, args.pooler, projection, revision=place.revision, **asked)
+    print(model.spec.describe())
     require_projection(model, str(args.model_name_or_path))
     recorded = model.config.focal_cl
     given = {field.name: getattr(args, field.name) for field in fields(Search)}
@@ -92,9 +94,9 @@ def prepare_reference(args: InspectOptions, max_seq_length: int) -> FrozenRefere
     """The frozen encoder that finds false negatives, if one was asked for."""
     if args.reference_model is None:
         return None
-    path, _ = quickstart.resolve_model(args.reference_model)
+    place = quickstart.resolve_model(args.reference_model, args.reference_revision)
     try:
-        frozen = load_model(path, args.reference_pooler, revision=args.reference_revision)
+        frozen = load_model(place.path, args.reference_pooler, revision=place.revision)
         require_projection(frozen, args.reference_model)
     except UserError as error:
         raise UserError(f"--reference_model: {str(error).replace('--pooler', '--reference_pooler')}") from error

@@ -25,17 +25,17 @@ def neighbours(
     All pairs are compared in blocks of rows, so the time grows with N^2 and the memory with N.
     """
     count, size = len(sentences), search.batch_size
-    collator = Views(model.tokenizer, search.max_seq_length, views=1)
+    collator = Views(model.tokenizer, search.max_seq_length, views=1).prompted(model.prompt)
     device = next(model.parameters()).device
     parts = []
-    for start in tqdm(range(0, count, size), desc="Encoding", unit="batch", leave=False):
+    for start in tqdm(range(0, count, size), desc="Encoding", unit="batch", disable=None, leave=False):
         inputs = collator([sentences[i] for i in range(start, min(start + size, count))])
         vectors = model(inputs["input_ids"].to(device), inputs["attention_mask"].to(device))[:, 0]
         parts.append(torch.nn.functional.normalize(vectors.float(), dim=1))
     vectors = torch.cat(parts)
     best, nearest = torch.full((count,), -2.0), torch.zeros(count, dtype=torch.int64)
     starts = [(a, b) for a in range(0, count, block) for b in range(a, count, block)]
-    for a, b in tqdm(starts, desc="Comparing", unit="block", leave=False):
+    for a, b in tqdm(starts, desc="Comparing", unit="block", disable=None, leave=False):
         cosines = (vectors[a : a + block] @ vectors[b : b + block].T).cpu()
         if a == b:
             cosines.fill_diagonal_(-2.0)

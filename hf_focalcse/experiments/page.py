@@ -13,6 +13,7 @@ from ..runs.escaping import escape_html, escape_markdown
 from ..runs.tables import Table
 
 TEMPLATE = Path(__file__).with_name("report.html")
+LONG = 220  # letters from which a phone shows the first sentence of a finding alone
 PICTURES = "report_files"  # the folder of the pictures that the Markdown shows
 
 
@@ -36,38 +37,63 @@ Section = tuple[str, Sequence[Part]]  # title, parts
 
 
 def to_html(title: str, sections: Sequence[Section]) -> str:
-    """One page that loads no other file."""
+    """One page that loads no other file. On a phone, tables and pictures are folded but for the first section's."""
     blocks = [f"<h1>{escape_html(title)}</h1>"]
     links = "".join(f'<li><a href="#{slug(name)}">{escape_html(name)}</a></li>' for name, _ in sections)
-    blocks.append(f'<nav aria-label="Sections"><ul>{links}</ul></nav>')
-    for name, parts in sections:
+    blocks.append(f'<nav aria-label="Sections">{_folded("Sections", f"<ul>{links}</ul>")}</nav>')
+    for i, (name, parts) in enumerate(sections):
         blocks.append(f'<section aria-labelledby="{slug(name)}">\n<h2 id="{slug(name)}">{escape_html(name)}</h2>')
-        pictures = "".join(_html_picture(part) for part in parts if isinstance(part, Picture))
-        blocks += [_html_text(part) for part in parts if not isinstance(part, Picture)]
-        blocks += [f'<div class="pictures">\n{pictures}</div>'] if pictures else []
+        blocks += [_html_text(part) for part in parts if isinstance(part, str | Finding)]
+        tables = [_html_table(part) for part in parts if isinstance(part, Table)]
+        pictures = [_html_picture(part) for part in parts if isinstance(part, Picture)]
+        shown = "\n".join(tables + ([f'<div class="pictures">\n{"".join(pictures)}</div>'] if pictures else []))
+        counted = [_counted(len(tables), "table"), _counted(len(pictures), "picture")]
+        blocks += [shown if i == 0 else _folded(", ".join(filter(None, counted)), shown)] if shown else []
         blocks.append("</section>")
     page = Template(TEMPLATE.read_text(encoding="utf-8"))
     return page.substitute(title=escape_html(title), body="\n".join(blocks))
 
 
-def _html_text(part: str | Finding | Table) -> str:
-    if isinstance(part, Finding):
-        return f'<p class="finding">{escape_html(part.text)}</p>'
+def _folded(summary: str, content: str, kind: str = "more") -> str:
+    """What a phone shows as ``summary`` until it is tapped, and everything else as ``content``."""
+    return f'<details class="{kind}"><summary>{summary}</summary>\n{content}\n</details>'
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number > 1)}" if number else ""
+
+
+def _html_text(part: str | Finding) -> str:
     if isinstance(part, str):
         return f"<p>{_code(escape_html(part))}</p>"
-    kinds = [_kind([row[i] for row in part.rows]) for i in range(len(part.header))]
+    first, rest = _first_sentence(part.text)
+    if not rest:
+        return f'<p class="finding">{escape_html(part.text)}</p>'
+    return _folded(escape_html(first), f"<p>{escape_html(rest)}</p>", "finding")
+
+
+def _first_sentence(text: str) -> tuple[str, str]:
+    """A long finding in two parts; a short one stays whole."""
+    end = re.search(r"(?<=[.?!]) (?=[A-Z])", text) if len(text) > LONG else None
+    return (text[: end.start()], text[end.end() :]) if end else (text, "")
+
+
+def _html_table(table: Table) -> str:
+    kinds = [_kind([row[i] for row in table.rows]) for i in range(len(table.header))]
     head = "".join(
-        f'<th scope="col"{of}>{escape_html(cell)}</th>' for cell, of in zip(part.header, kinds, strict=True)
+        f'<th scope="col"{of}>{escape_html(cell)}</th>' for cell, of in zip(table.header, kinds, strict=True)
     )
     rows = ""
-    for row in part.rows:
-        cells = [f"<td{of}>{escape_html(cell)}</td>" for cell, of in zip(row, kinds, strict=True)]
-        cells[0] = f'<th scope="row"{kinds[0]}>{escape_html(row[0])}</th>'
+    for place, row in enumerate(table.rows):
+        texts = [escape_html(cell).replace("± ", "±\N{NO-BREAK SPACE}") for cell in row]
+        texts = [f"<strong>{text}</strong>" if (place, i) in table.bold else text for i, text in enumerate(texts)]
+        cells = [f"<td{of}>{text}</td>" for text, of in zip(texts, kinds, strict=True)]
+        cells[0] = f'<th scope="row"{kinds[0]}>{texts[0]}</th>'
         rows += f"<tr>{''.join(cells)}</tr>\n"
-    label = escape_html(part.caption)
+    label = escape_html(table.caption)
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table>\n'
-        f"<caption><span>{label}</span></caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody></table></div>"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table>\n<caption><span>{label}</span>'
+        f"</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody></table></div>"
     )
 
 

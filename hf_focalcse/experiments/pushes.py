@@ -21,7 +21,8 @@ def gradient_weights(pairs: Pairs, temperature: float, m: float) -> tuple[Tensor
     Candidates that the pairs exclude, such as equal texts, are left out of both. Focal's weight is negative below
     s = -m/2, where focal pulls. Positives and excluded candidates are nan; the result is float64.
     """
-    cosines, positive, negative = pairs.cosines().double(), pairs.positive_mask(), pairs.negative_mask()
+    cosines = pairs.cosines().cpu().double()  # not every device has float64
+    positive, negative = pairs.positive_mask().cpu(), pairs.negative_mask().cpu()
     log_shares = []
     for loss in (build_loss("infonce", temperature=temperature), build_loss("focal", temperature=temperature, m=m)):
         logits: Tensor = loss.logits(cosines, positive)  # type: ignore[operator]

@@ -33,7 +33,7 @@ def report(args: ReportOptions) -> None:
     study = read_study(args.folders)
     folder = Path(args.output_dir or Path(args.folders[0]) / "report")
     sections = make_sections(study, read_comparisons(args.compare or []))
-    title = "What the runs show"
+    title = args.title
     pictures = [part for _, parts in sections for part in parts if isinstance(part, Picture)]
     try:
         (folder / PICTURES).mkdir(parents=True, exist_ok=True)

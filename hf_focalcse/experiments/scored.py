@@ -12,7 +12,7 @@ from ..errors import UserError
 from ..evaluation.identity import as_embedded, describe
 from ..options.tables import is_factor
 from ..runs.folder import Run
-from ..runs.record import RunRecord, without_paths
+from ..runs.record import AS_PUBLISHED, RunRecord, without_paths
 from ..runs.scores import RESULTS_FILE, Results, headlines, set_of
 from .differences import LOSS_TEXTS, settings_of
 from .study import ScoredEncoder
@@ -30,7 +30,8 @@ def read_run(folder: Path, name: str) -> ScoredEncoder:
     raw, record = run.record.model, run.record.publishable()
     evaluated = run.results.metadata["model"] if run.results else {}
     check_pooling(evaluated, raw)
-    before = _numbers(record.baseline)
+    baseline, start = _numbers(record.baseline), _numbers(record.start)
+    before = start or baseline
     settings, data = record.settings, record.data
     batch = (settings.get("per_device_train_batch_size") or 0) * (settings.get("gradient_accumulation_steps") or 1)
     steps = max((int(line["step"]) for line in record.log if "step" in line), default=0)
@@ -64,6 +65,9 @@ def read_run(folder: Path, name: str) -> ScoredEncoder:
         models={name: (_same_path(of), _text(shown)) for name, (of, shown) in models.items() if of},
         text_sha256="" if data.get("fraction") or data.get("max_samples") else str(data.get("sha256")),
         notes=(*map(str, record.notes), *(f"ALARM {alarm}" for alarm in record.alarms)),
+        published=baseline if start else {},
+        before_is=AS_PUBLISHED if record.baseline_of == AS_PUBLISHED and not start else "before training",
+        record=record,
     )
 
 

@@ -56,7 +56,8 @@ def scores(study: Study) -> Iterator[Part]:
         "the seed. Scores are Spearman x 100 over all pairs of a set: mean ± standard deviation over seeds (n - 1). "
         "A score without ± is that of one seed, whose spread is unknown."
     )
-    columns = study.keys()
+    keys = study.keys()
+    columns = {key: keys[key] for key in (*AVERAGES, *keys) if key in keys}  # the averages first
     if not columns:
         raise NoData("no run has a score; evaluate the runs with `focalcse eval`")
     chosen = next((key for key in AVERAGES if any(g.values(key) for g in study.groups)), None)
@@ -64,18 +65,25 @@ def scores(study: Study) -> Iterator[Part]:
     for start, groups in study.starts().items():
         if text := _highest(start, groups, chosen, columns[chosen]):
             yield Finding(text)
-    alone = {f"{start}, before training": {key: groups[0].before(key) for key in columns}
-             for start, groups in study.starts().items()}  # fmt: skip
+    alone: dict[str, dict[str, float | None]] = {}
+    for start, groups in study.starts().items():
+        first = groups[0].runs[0]
+        published = {key: groups[0].published(key) for key in columns}
+        if first.published:
+            alone[f"{first.factors['encoder']}, as published"] = published
+        alone[f"{start}, {first.before_is}"] = {key: groups[0].before(key) for key in columns}
     alone |= {name: dict(run.scores) for name, run in study.others.items() if name not in alone}  # type: ignore[arg-type]
     rows = [[name, "-", *(_plain(of.get(key)) for key in columns)] for name, of in alone.items()]
     rows += [[g.name, str(len(g.runs)), *(_cell(g.summary(key), len(g.runs)) for key in columns)]
              for groups in study.starts().values() for g in groups]  # fmt: skip
+    bold = _highest_cells(rows)
     labels = ", ".join(f"{of.label} pairs" for of in SICK_SPLITS.values())
     splits = f"SICK-R and Avg name the test pairs that were scored: {labels}. "
     sick = splits if any(key.startswith("SICK-R") for key in columns) else ""
     about = "Avg is the mean of the seven test sets, each rounded to two decimals first" if chosen in AVERAGES else (
         "No average: not all seven test sets were scored")  # fmt: skip
-    yield Table(["", "n", *columns.values()], rows, caption=f"Spearman x 100. {sick}{about}.")
+    caption = f"Spearman x 100. Bold: the highest of a column. {sick}{about}."
+    yield Table(["", "n", *columns.values()], rows, caption=caption, bold=bold)
     for key, title in columns.items():
         hashes = {run.sets[k]["sha256"] for run in [*study.runs, *study.others.values()]
                   if (k := set_of(key)) in run.sets}  # fmt: skip
@@ -295,8 +303,11 @@ def _highest(start: str, groups: Sequence[Group], key: str, title: str) -> str |
     before = group.before(key)
     text = f"{start}: the highest mean {title} is that of {group.name} ({told(best)})"
     if before is not None:
-        above = "above" if best.mean >= before else "BELOW"
-        text += f", {abs(best.mean - before):.2f} {above} its start ({before:.2f})"
+        text += f", {_apart(best.mean, before)} its start ({before:.2f})"
+        if (published := group.published(key)) is not None:
+            text += f" and {_apart(best.mean, published)} the encoder as published ({published:.2f})"
+        if verdicts := group.verdicts(key):
+            text += f"; over the pairs, it was {verdicts}"
         worse = [g.name for s, g in found if s.mean < before]
         text += f"; below the start: {', '.join(worse)}" if worse and best.mean >= before else ""
     if not rest:
@@ -308,6 +319,20 @@ def _highest(start: str, groups: Sequence[Group], key: str, title: str) -> str |
     one = len(found) - len(several)
     aside = f" Groups of one seed ({one}) are left out of this sentence." if several and one else ""
     return f"{text}. Next is {next_group.name} ({told(next_best)}), {gap:.2f} lower: {weight}.{aside}"
+
+
+def _apart(mean: float, other: float) -> str:
+    return f"{abs(mean - other):.2f} {'above' if mean >= other else 'BELOW'}"
+
+
+def _highest_cells(rows: Sequence[Sequence[str]]) -> frozenset[tuple[int, int]]:
+    """The places of the highest mean of each column of scores, by the two decimals that are shown."""
+    means = [[None if cell == "-" else float(cell.split()[0]) for cell in row[2:]] for row in rows]
+    best = [max((mean for mean in column if mean is not None), default=None) for column in zip(*means, strict=True)]
+    places = (
+        (i, j) for i, row in enumerate(means) for j, mean in enumerate(row) if mean is not None and mean == best[j]
+    )
+    return frozenset((i, j + 2) for i, j in places) if len(rows) > 1 else frozenset()
 
 
 def _curve_key(study: Study, wanted: Callable[[str], bool], what: str) -> str:

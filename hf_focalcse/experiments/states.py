@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..options.evaluation import Evaluation
+from ..options.field import PATH, options_of
 from ..parsing.evaluation import parse_eval
 from ..runs.record import RUN_FILE, RunRecord
 from ..runs.scores import RESULTS_FILE, Results
 from ..training.checkpoints import find_checkpoint, list_checkpoints
-from .asked import same_command, told_differences
+from .asked import differences_from_command, same_command
 from .grid import Grid, PlannedRun
 
 ASKED = "sweep.json"  # in a run's folder: the flags that it was started with, and those that it was evaluated with
@@ -70,7 +72,7 @@ def _refuse_other(run: PlannedRun, command: list[str], folder: Path) -> None:
     asked = read_asked(folder)
     try:
         by_sweep = "asked" in asked and same_command(command, asked["command"])
-        found = told_differences(run.asked, command, asked["asked"] if by_sweep else None)
+        found = differences_from_command(run.asked, command, asked["asked"] if by_sweep else None)
     except (UserError, SystemExit) as error:
         raise UserError(
             f"{folder} holds a run whose settings cannot be compared: {error}; give another --runs"
@@ -112,11 +114,11 @@ def is_evaluated(folder: Path, record: RunRecord, evaluate: tuple[str, ...]) -> 
 
 def evaluation_of(folder: Path, evaluate: tuple[str, ...]) -> dict[str, Any]:
     """What identifies an evaluation: the flags that change scores, and the weights and sets in results.json."""
-    by = {key: value for key, value in asdict(parse_eval(list(evaluate))).items() if value not in (None, False)}
-    for flag in ("device", "batch_size"):
-        by.pop(flag, None)
-    for flag in ("eval_file", "sts_dir"):
-        if flag in by and Path(by[flag]).exists():
+    options = options_of(Evaluation)
+    asked = asdict(parse_eval(list(evaluate))).items()
+    by = {key: value for key, value in asked if value not in (None, False) and not options[key].harmless}
+    for flag in by:
+        if options[flag].role == PATH and Path(by[flag]).exists():
             by[flag] = str(Path(by[flag]).resolve())
     metadata = Results.read(folder / RESULTS_FILE).metadata
     return {"by": by, "weights_sha256": metadata["model"].get("weights_sha256"), "sets": sorted(metadata["data"])}

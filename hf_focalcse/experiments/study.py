@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from ..runs.scores import SEVEN, SICK_SPLITS, headline, headlines, set_of
+from ..evaluation.verdict import counted
+from ..runs.record import RunRecord
+from ..runs.scores import SICK_SPLITS, headline, headlines, set_of
 
 DEV = headline("STSBenchmark/dev")
 
@@ -45,7 +47,7 @@ class ScoredEncoder:
     seed: int
     factors: dict[str, str]
     scores: dict[str, float]
-    before: dict[str, float]  # scores of the encoder that training started from
+    before: dict[str, float]  # scores before training, with the pooling of the run
     curves: dict[str, dict[int, float]]  # key -> step -> value, step 0 before training
     sets: dict[str, Any]  # what results.json says of each set, with the counts of its cosines
     budget: int  # training sentences seen, repetitions included
@@ -54,6 +56,9 @@ class ScoredEncoder:
     text_sha256: str = ""  # of the training text; empty for a sample, which depends on the seed
     models: dict[str, tuple[str, str]] = field(default_factory=dict)  # encoder, reference -> (path, what is shown)
     notes: tuple[str, ...] = ()
+    published: dict[str, float] = field(default_factory=dict)  # scores as published, where that is another pooling
+    before_is: str = "before training"  # or "as published", where the run trains the pooling that is recorded
+    record: RunRecord | None = None  # of a run
 
 
 @dataclass
@@ -82,6 +87,15 @@ class Group:
     def before(self, key: str) -> float | None:
         found = [run.before[key] for run in self.runs if key in run.before]
         return float(np.mean(found)) if found else None
+
+    def published(self, key: str) -> float | None:
+        """The score of the encoder as published, where the group trains another pooling."""
+        found = [run.published[key] for run in self.runs if key in run.published]
+        return float(np.mean(found)) if found else None
+
+    def verdicts(self, key: str) -> str:
+        """What training did by the intervals over pairs, against the encoder as published; empty without intervals."""
+        return counted([run.record for run in self.runs if run.record is not None], key)
 
     def curve(self, key: str) -> dict[int, float]:
         """The mean over the runs at the steps that all of them have."""
@@ -116,7 +130,7 @@ class Study:
 
     def keys(self) -> dict[str, str]:
         """Headline score -> title of each set that any encoder was scored on, in the order of papers."""
-        titles = {f"{name}/test": title for name, title in SEVEN.items() if name != "SICK-R"}
+        titles = {key: title for of in SICK_SPLITS.values() for key, title in of.test_sets().items()}
         titles |= {of.set: f"SICK-R ({of.owner})" for of in SICK_SPLITS.values()}
         titles |= {of.average: f"Avg ({of.owner})" for of in SICK_SPLITS.values()}
         titles["STSBenchmark/dev"] = "STS-B dev"

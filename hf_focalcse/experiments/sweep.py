@@ -12,20 +12,21 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from ..errors import Stopped, UserError
+from ..evaluation.verdict import aside
 from ..options.experiments import SweepOptions
 from ..runs.atomic import write_json
 from ..runs.folder import read_results
 from ..runs.record import RUN_FILE, RunRecord
-from ..runs.scores import SICK_SPLITS, headline, set_of
+from ..runs.scores import SICK_SPLITS, headline, is_headline, set_of
 from ..training.checkpoints import list_checkpoints, remove
-from .asked import told_differences
+from .asked import differences_from_command
 from .grid import Grid, PlannedRun, read_grid
 from .processes import dying_with, environments, kill_tree, last_error, launch_words, signals_to, take_lock, writers
 from .progress import Progress, duration
@@ -63,6 +64,7 @@ def sweep(args: SweepOptions) -> None:
     """
     grid = read_grid(args.grid, args.overrides)
     folder = Path(args.runs or f"runs/{grid.name}")
+    grid = replace(grid, runs=tuple(run.in_folder(folder) for run in grid.runs))
     runs = choose(grid, args.only)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--runs {folder} is not a folder; give one for the runs of the grid")
@@ -205,7 +207,7 @@ class Sweep:
             again = ["--overwrite_output_dir"]  # the run was killed between its last step and its record
         flags = [*run.argv, "--output_dir", str(folder), *again]
         command = ["focalcse", "train", *run.argv]
-        if edited := told_differences(run.asked, command):
+        if edited := differences_from_command(run.asked, command):
             raise UserError(f"its recipe was edited while the sweep was running: {edited[0]}; start the sweep again")
         write_json(folder / ASKED, {"grid": self.grid.name, "command": command, "asked": run.asked})
         reason = f"its {RUN_FILE} is damaged" if is_cut(folder / RUN_FILE) else "no checkpoint can be used"
@@ -273,7 +275,12 @@ class Sweep:
         scores = results.scores if results else {}
         os.close(lock)
         self.finished.append(run.name)
-        shown = [f"{set_of(key)} {score:.2f}" for key, score in scores.items() if key in PRINTED]
+        record = RunRecord.load(self.folder / run.name)
+        shown = [
+            f"{set_of(key)} {score:.2f}{aside(record, key)}"
+            for key, score in scores.items()
+            if key in PRINTED or (key in record.baseline and is_headline(key))
+        ]
         left = self.remaining()
         self.progress.line(
             f"finished {run.name}{': ' + ', '.join(shown) if shown else ''} ({len(self.finished)} of {self.total}"

@@ -30,7 +30,7 @@ class FrozenReference:
 
     def collate(self, collator: Any) -> Any:
         """``collator`` with this encoder's tokens besides: ``reference_input_ids`` and the mask, (B, L')."""
-        return ReferenceCollator(collator, self.model.tokenizer, self.max_seq_length)
+        return ReferenceCollator(collator, self.model.tokenizer, self.max_seq_length, self.model.prompt)
 
     @torch.no_grad()
     def encode(self, inputs: Mapping[str, Tensor], beside: torch.nn.Parameter) -> Tensor:
@@ -45,12 +45,14 @@ class FrozenReference:
 class ReferenceCollator:
     """The tokens of another tokenizer beside those of ``collator``."""
 
-    def __init__(self, collator: Any, tokenizer: Any, max_seq_length: int):
+    def __init__(self, collator: Any, tokenizer: Any, max_seq_length: int, prompt: str = ""):
         self.collator, self.tokenizer, self.max_seq_length = collator, tokenizer, max_seq_length
+        self.prompt = prompt
 
     def __call__(self, rows: list[dict[str, str]]) -> dict[str, Tensor]:
         view = self.collator.first if isinstance(self.collator, Views) else View()
-        tokens = token_ids(self.tokenizer, view.plain(rows), self.max_seq_length, split_special_tokens=True)
+        texts = [self.prompt + text for text in view.plain(rows)]
+        tokens = token_ids(self.tokenizer, texts, self.max_seq_length, split_special_tokens=True)
         ids, mask = pad(tokens, self.tokenizer.pad_token_id)
         return self.collator(rows) | {PREFIX + "input_ids": ids, PREFIX + "attention_mask": mask}
 

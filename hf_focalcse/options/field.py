@@ -61,6 +61,14 @@ class Option:
         factor: `focalcse report` tells groups of runs apart by it, unless it is harmless. Without this, it cannot
             change a score, or another factor states it.
         grid: an option of evaluation that a grid may set under ``evaluate``.
+        encoder: it names an encoder.
+        short: shorter flags for it, without dashes, which the command line alone takes: recipes and grids are kept and
+            read by others, so they have the full name.
+        place: its value may also stand before all flags, or after them, without a flag; several such options are taken
+            in the order of their fields.
+        several: it takes one value or several. One is kept as a plain value, as records of version 0.1 hold it.
+        required: the command cannot do without it.
+        off: for an option that is on by default, what ``--no_NAME`` does.
     """
 
     role: str = IDENTITY
@@ -74,6 +82,12 @@ class Option:
     together: tuple[str, ...] = ()
     factor: bool = True
     grid: bool = False
+    encoder: bool = False
+    short: tuple[str, ...] = ()
+    place: bool = False
+    several: bool = False
+    required: bool = False
+    off: str = ""
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
@@ -90,18 +104,26 @@ def option(default: Any, *, help: str, aliases: Iterable[str] = (), **classifica
     """A field of an option dataclass.
 
     Args:
+        default: a list is copied for each object.
         help: what the option does. Its default and its range are appended when the help is printed; ``{poolers}`` and
             ``{augmentations}`` stand for the names that exist.
         aliases: other flags for it, with their dashes.
         classification: the arguments of `Option`.
     """
-    made = Option(**classification)
-    return field(default=default, metadata={"help": help, "aliases": list(aliases), "option": made})
+    metadata = {"help": help, "aliases": list(aliases), "option": Option(**classification)}
+    if isinstance(default, list):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def options_of(group: type) -> dict[str, Option]:
     """The options that a dataclass declares, by name."""
     return {f.name: f.metadata["option"] for f in fields(group) if "option" in f.metadata}
+
+
+def listed(value: Any) -> list[Any]:
+    """The values of an option that takes one or several."""
+    return [] if value is None else value if isinstance(value, list) else [value]
 
 
 def defaults_of(group: type) -> dict[str, Any]:

@@ -14,7 +14,10 @@ UNREPORTED = Option(factor=False)
 
 FOREIGN = {
     "output_dir": Option(
-        PATH, "it is where the run is written", sweep="every run has a folder of its own below --runs"
+        PATH,
+        "it is where the run is written",
+        sweep="every run has a folder of its own below --runs",
+        short=("output",),
     ),
     "resume_from_checkpoint": Option(
         PATH, "a resumed run equals an uninterrupted one", sweep="interrupted runs are resumed anyway"
@@ -22,14 +25,14 @@ FOREIGN = {
     "push_to_hub": Option(sweep="publish the run you choose afterwards, with focalcse push", factor=False),
     "hub_*": UNREPORTED,
     # what is learnt
-    "learning_rate": Option(range=above(0, "a number above 0"), recorded=True),
+    "learning_rate": Option(range=above(0, "a number above 0"), recorded=True, short=("lr",)),
     "lr_scheduler_type": Option(recorded=True),
     "warmup_steps": Option(range=at_least(0), recorded=True),
     "weight_decay": Option(range=at_least(0), recorded=True),
     "max_grad_norm": Option(range=at_least(0, "at least 0 (0 does not clip)"), recorded=True),
     "max_steps": Option(range=Range(lambda steps: steps == -1 or steps >= 1, "at least 1"), recorded=True),
-    "num_train_epochs": Option(range=above(0), replaces=("max_steps",), recorded=True),
-    "per_device_train_batch_size": Option(recorded=True, resume=True),
+    "num_train_epochs": Option(range=above(0), replaces=("max_steps",), recorded=True, short=("epochs",)),
+    "per_device_train_batch_size": Option(recorded=True, resume=True, short=("batch_size",)),
     "gradient_accumulation_steps": Option(range=at_least(1), recorded=True, resume=True),
     "seed": Option(
         range=up_to(0, 2**32 - 1, "a whole number from 0 to 4294967295"),

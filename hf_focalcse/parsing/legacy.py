@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..errors import UserError
+from ..options.unhonoured import UNHONOURED
 from ..runs.scores import headline
 
 RENAMED = {
@@ -40,25 +41,9 @@ REPLACED = {  # refused, with what to do
     "local_rank": "start several processes with `accelerate launch` or `torchrun`",
     "fp16_opt_level": "use --fp16 alone",
     "sharded_ddp": "use --fsdp or --deepspeed",
-    "group_by_length": "rows are grouped by length within each batch already",
     "logging_dir": "set the environment variable TENSORBOARD_LOGGING_DIR instead",
-    "label_smoothing_factor": "contrastive losses have no label smoothing",
-    "label_names": "contrastive training has no labels",
-    "prediction_loss_only": "evaluation computes Spearman correlations, never a loss",
-    "include_for_metrics": "evaluation computes its own Spearman correlations",
-    "batch_eval_metrics": "evaluation computes its own Spearman correlations",
-    "eval_accumulation_steps": "evaluation keeps one vector for each sentence, on the CPU",
-    "eval_do_concat_batches": "evaluation keeps one vector for each sentence, on the CPU",
-    "eval_use_gather_object": "evaluation keeps one vector for each sentence, on the CPU",
-    "auto_find_batch_size": "the batch size sets the number of negatives; save memory with --chunk_size",
-    "remove_unused_columns": "the collator needs the text column, so it must stay off",
-    "train_sampling_strategy": "sentences are shuffled; rows are grouped by length within each batch already",
-    "bf16_full_eval": "evaluation computes in float32",
-    "fp16_full_eval": "evaluation computes in float32",
-    "use_liger_kernel": "there is no language-model head for it to speed up",
     "hub_token": "a token on the command line is written to logs; set HF_TOKEN or run `hf auth login` instead",
-    "hub_strategy": "the finished export is pushed once, after the trained model was saved",
-    "hub_always_push": "the finished export is pushed once, after the trained model was saved",
+    **UNHONOURED,
 }
 METRIC_NAMES = {
     "stsb_spearman": headline("STSBenchmark/dev"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from dataclasses import field, fields, make_dataclass
+from dataclasses import MISSING, field, fields, make_dataclass
 from typing import Any, TypeVar, get_type_hints
 
 from transformers.hf_argparser import HfArgumentParser, string_to_bool
@@ -13,7 +13,8 @@ from ..compat import actions_by_flag, actions_of
 from ..encoder.augment import AUGMENTATIONS
 from ..encoder.poolers import ALIASES, POOLERS
 from ..errors import UserError, suggest
-from ..options.field import options_of
+from ..options.field import Option, options_of
+from ..options.foreign import FOREIGN
 from ..options.tables import ranges
 
 Made = TypeVar("Made")
@@ -28,27 +29,37 @@ class Parser(HfArgumentParser):
     """`HfArgumentParser` that raises UserError, suggests names, and can say which settings a command line names.
 
     Args:
-        groups: option dataclasses, each a group of flags: the docstring describes the group.
+        groups: option dataclasses, each a group of flags: the docstring describes the group. A dataclass without
+            options is the arguments of transformers, which `FOREIGN` classifies.
     """
 
     def __init__(self, *groups: type, **kwargs: Any):
         kwargs = {"allow_abbrev": False, "formatter_class": argparse.HelpFormatter} | kwargs
         self.described: dict[str | None, str | None] = {
-            title_of(group): group.__doc__ for group in groups if options_of(group)
+            title_of(group): summary_of(group) for group in groups if options_of(group)
         }
         taken: list[Any] = [_as_argparse_takes_it(group) for group in groups]
         super().__init__(taken, **kwargs)
-        allowed = ranges() | {n: o.range for group in groups for n, o in options_of(group).items() if o.range}
+        self.options = {name: found for group in groups for name, found in (options_of(group) or FOREIGN).items()}
+        self.shortened: dict[str, str] = {}  # a flag that only the command line takes -> the flag in full
+        allowed = ranges() | {name: found.range for name, found in self.options.items() if found.range}
         for action in actions_of(self):
+            found = self.options.get(action.dest, Option())
+            self.shortened |= {f"--{name}": f"--{action.dest}" for name in found.short}
             if action.type is string_to_bool and action.nargs is None:
                 action.nargs, action.const = "?", True  # a bare --flag sets an optional bool, as in the public scripts
             if action.dest == "resume_from_checkpoint":
                 action.nargs, action.const = "?", "last"
             if action.const is False:
-                action.help = f"Turn --{action.dest} off."
-            complete_help(action, allowed[action.dest].words if action.dest in allowed else "")
+                action.help = found.off or f"Turn --{action.dest} off."
+            complete_help(
+                action, allowed[action.dest].words if action.dest in allowed and action.const is not False else ""
+            )
             if action.type in METAVARS and action.choices is None:
                 action.metavar = METAVARS[action.type]
+            # --help shows each flag once, though dashes are taken for its underscores
+            shown = [flag for flag in action.option_strings if "-" not in flag.lstrip("-")]
+            action.option_strings = [*shown, *(f"--{name}" for name in found.short if action.const is not False)]
 
     def add_argument_group(self, title: str | None = None, description: str | None = None, **kwargs: Any) -> Any:
         return super().add_argument_group(title, description or self.described.get(title), **kwargs)
@@ -70,20 +81,74 @@ class Parser(HfArgumentParser):
         flags = (a.partition("=")[0][2:] for a in argv if a.startswith("--"))
         return {known[flag] for flag in flags if flag in known}
 
+    def spelled_out(self, argv: list[str]) -> list[str]:
+        """``argv`` as it is recorded: short flags in full, and words before or after all flags behind their flags.
+
+        Raises:
+            UserError: there are more such words than the command takes, or a flag says the same.
+        """
+        full = [self._in_full(word) for word in argv]
+        count = next((i for i, word in enumerate(full) if word.startswith("-")), len(full))
+        words, others = full[:count], full[count:]
+        places = [name for name, found in self.options.items() if found.place]
+        if not words and places:
+            left = self.parse_known_args(others)[1]
+            if left and others[-len(left) :] == left and not any(word.startswith("-") for word in left):
+                words, others = left, others[: -len(left)]
+        given, flags, lists = self.named(others), [], self.taking_lists()
+        for name in places:
+            taken, words = (words, []) if name in lists else (words[:1], words[1:])
+            if taken and name in given:
+                raise UserError(f"{taken[0]!r} and --{name} say the same; leave one of them out")
+            flags += [f"--{name}", *taken] if taken else []
+        if words:
+            raise UserError(f"{words[0]!r} belongs to no flag; see {self.prog} --help")
+        return flags + others
+
+    def _in_full(self, word: str) -> str:
+        flag, equals, value = word.partition("=")
+        return self.shortened.get(flag.replace("-", "_").replace("__", "--", 1), flag) + equals + value
+
+    def refuse_short(self, names: Iterable[str], where: str) -> None:
+        """Refuse short names of flags in a file.
+
+        Raises:
+            UserError: with the name in full.
+        """
+        for name in names:
+            if full := self.shortened.get(f"--{name}"):
+                raise UserError(f"{where}: {name!r} is for the command line alone; write {full[2:]!r} in a file")
+
     def parse(self, argv: list[str]) -> argparse.Namespace:
         """All of ``argv``.
 
         Raises:
-            UserError: a flag that does not exist, with the nearest name, or a value that belongs to no flag.
+            UserError: a flag that does not exist, with the nearest name, a value that belongs to no flag, or an
+                option is missing that the command cannot do without.
         """
-        namespace, rest = self.parse_known_args(argv)
+        namespace, rest = self.parse_known_args(self.spelled_out(argv))
         if rest:
             flag = next((a for a in rest if a.startswith("-")), rest[0]).partition("=")[0]
             if not flag.startswith("-"):
                 raise UserError(f"{flag!r} belongs to no flag; see {self.prog} --help")
-            near = suggest(flag, [f"--{name}" for name in self.destinations()])
+            near = suggest(flag, [*(f"--{name}" for name in self.destinations()), *self.shortened])
             raise UserError(f"there is no flag {flag}{near}; see {self.prog} --help")
+        self.complete(namespace)
         return namespace
+
+    def complete(self, namespace: argparse.Namespace) -> None:
+        """Check that all is there that the command needs, and keep one of several values as a plain value.
+
+        Raises:
+            UserError: with what is missing and how the command is called.
+        """
+        for name, found in self.options.items():
+            value = getattr(namespace, name, None)
+            if found.required and not value:
+                what = name.upper() if found.place else f"--{name}"
+                raise UserError(f"{what} is missing: {self.format_usage().removeprefix('usage: ').strip()}")
+            if found.several and value is not None and len(value) == 1:
+                setattr(namespace, name, value[0])
 
 
 def complete_help(action: argparse.Action, allowed: str = "") -> None:
@@ -103,15 +168,26 @@ def complete_help(action: argparse.Action, allowed: str = "") -> None:
 
 def _as_argparse_takes_it(group: type) -> type:
     """An option dataclass with what argparse takes of its metadata: `HfArgumentParser` hands all of it on."""
-    if not options_of(group):
+    options = options_of(group)
+    if not options:
         return group
     types = get_type_hints(group)
-    made = [
-        (f.name, types[f.name],
-         field(default=f.default, metadata={key: f.metadata[key] for key in ("help", "aliases")}))
-        for f in fields(group)
-    ]  # fmt: skip
+    made = []
+    for of in fields(group):
+        if of.name in options:
+            kind = list[str] | None if options[of.name].several else types[of.name]
+            default = (
+                {"default": of.default} if of.default_factory is MISSING else {"default_factory": of.default_factory}
+            )
+            made.append(
+                (of.name, kind, field(**default, metadata={key: of.metadata[key] for key in ("help", "aliases")}))
+            )
     return make_dataclass(group.__name__, made, namespace={"_argument_group_name": title_of(group)})
+
+
+def summary_of(group: type) -> str:
+    """The first paragraph of a dataclass's docstring."""
+    return (group.__doc__ or "").partition("\n\n")[0]
 
 
 def title_of(group: type) -> str | None:
@@ -122,10 +198,3 @@ def build(kind: type[Made], namespace: argparse.Namespace) -> Made:
     """A dataclass from the parsed values that it has fields for."""
     names = [f.name for f in fields(kind) if f.init and hasattr(namespace, f.name)]  # type: ignore[arg-type]
     return kind(**{name: getattr(namespace, name) for name in names})
-
-
-def placed(argv: list[str], *names: str) -> list[str]:
-    """Leading arguments without a flag as the flags ``names``."""
-    count = next((i for i, argument in enumerate(argv) if argument.startswith("-")), len(argv))
-    flags = [part for name, value in zip(names, argv[:count], strict=False) for part in (f"--{name}", value)]
-    return flags + argv[min(count, len(names)) :]

@@ -26,6 +26,7 @@ def read_recipe(recipe: str, parser: Parser) -> dict[str, Any]:
         raise UserError(f"recipe {file} must be a mapping of flags to values, for instance 'loss: focal'")
     values = {}
     known, many = parser.destinations(), parser.taking_lists()
+    parser.refuse_short(map(str, content), f"recipe {file}")
     for key, value in content.items():
         name = RENAMED.get(str(key), str(key))
         if name in REPLACED:

@@ -11,6 +11,7 @@ from ..encoder.augment import build_augmentations
 from ..encoder.poolers import resolve_pooler
 from ..errors import UserError, suggest
 from ..options.field import check_ranges
+from ..options.foreign import FOREIGN
 from ..options.tables import option_of, ranges, replaces
 from ..options.training import GROUPS, Data, Dev, Distributed, Job, Loss, Model, Publish, Reference, View
 from .legacy import METRIC_NAMES, translate
@@ -78,7 +79,7 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
         raise SystemExit(0)
 
     notes: list[str] = []
-    argv = translate(argv, notes)
+    argv = parser.spelled_out(translate(argv, notes))
     explicit = parser.named(argv)
     recipe = _last_value(argv, "--recipe")
     if recipe is None and not explicit & {"model_name_or_path", "train_file", "dataset_name"}:
@@ -130,12 +131,14 @@ def training_parser(script: str = "run_unsup.py") -> Parser:
 
 def print_help(script: str) -> None:
     """The options of this package alone, without importing torch."""
+    short = ", ".join(f"--{name} for --{of}" for of, found in FOREIGN.items() for name in found.short)
     parser = Parser(
         *GROUPS,
         prog=script,
-        usage=f"{script} [--recipe NAME] [flags]   (without flags: train the embedded quickstart)",
+        usage=f"{script} [FILE …] [flags]   (with nothing: train the embedded quickstart)",
         description=f"Train a sentence encoder without labels. Recipes: {', '.join(recipe_names())}.",
-        epilog="Every argument of transformers.TrainingArguments is a flag too: see --help_all.",
+        epilog="Every argument of transformers.TrainingArguments is a flag too: see --help_all. "
+        f"Short: {short}. Recipes and grids have the names in full.",
     )
     add_loss_settings(parser, loss_settings())
     parser.print_help()

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from huggingface_hub import ModelCardData
 
+from ..evaluation.verdict import verdict
 from ..losses.infonce import InfoNCE
 from ..runs.atomic import write_text
 from ..runs.escaping import escape_markdown
 from ..runs.folder import Run
 from ..runs.record import RunRecord
-from ..runs.scores import Results, is_headline
+from ..runs.scores import Results
 from ..runs.tables import Table
 from .card_scores import scores, similarity
 from .eval_results import eval_results, metrics_of
@@ -75,6 +76,8 @@ def make_card(record: RunRecord, results: Results | None, plots: Sequence[str] =
     metadata = ModelCardData(
         language=publication.get("language"),
         license=publication.get("license"),
+        license_name=publication.get("license_name") if publication.get("license") == "other" else None,
+        license_link=publication.get("license_link") if publication.get("license") == "other" else None,
         library_name="sentence-transformers" if complete else "transformers",
         pipeline_tag="sentence-similarity" if complete else "feature-extraction",
         tags=[*(TAGS if complete else TAGS[1:3]), f"loss:{loss['name']}"],
@@ -100,20 +103,6 @@ def sentence(text: str) -> str:
     return f"{escape_markdown(text, keep='`').rstrip('.')}."
 
 
-def verdict(record: RunRecord) -> str:
-    """One sentence on what training did to the dev score; it says a loss as plainly as a gain."""
-    judged = [key for key in record.final if is_headline(key) and key in record.baseline]
-    if not judged:
-        return "**Not judged: this run had no labelled data.**"
-    name = judged[0]
-    base, now = record.baseline[name], record.final[name]
-    gain = now - base
-    words = "RAISED" if gain > 0 else "LOWERED" if gain < 0 else "did not change"
-    warning = " This encoder is worse on it than the one it started from." if gain < 0 else ""
-    change = f"from {base:.2f} to {now:.2f} ({gain:+.2f}; x 100, one seed)"
-    return f"**Contrastive training {words} {escape_markdown(name)} {change}.**{warning}"
-
-
 def training_table(record: RunRecord) -> str:
     """Settings and circumstances of the training, a row each."""
     model, data, hardware, settings = record.model, record.data, record.hardware, record.settings
@@ -126,6 +115,7 @@ def training_table(record: RunRecord) -> str:
         + f": {data['kept']:,} sentences, sha256 `{str(data['sha256'])[:16]}`",
         "Cut at": f"{data['max_seq_length']} tokens",
         "Pooler": f"{model['pooler']}, projection: {model['projection']}",
+        **({"Prompt": f"`{model['prompt']}` before every text"} if model.get("prompt") else {}),
         "Noise": escape_markdown(", ".join(f"{k} {v}" for k, v in model["dropout"].items())),
         "Batch": f"{batch} sentences x {record.world_size} process(es)" + (f", {steps} accumulated" * (steps > 1)),
         "Learning rate": f"{settings.get('learning_rate')}, {settings.get('lr_scheduler_type')}",

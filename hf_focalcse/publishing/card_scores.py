@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..evaluation import STS_TASKS
+from ..evaluation.verdict import difference_cell
 from ..runs.escaping import escape_markdown
 from ..runs.record import RunRecord
 from ..runs.scores import SEVEN, SICK_SPLITS, Results, ScoreKey, headline, is_headline, set_of
@@ -63,14 +64,18 @@ def correlations(record: RunRecord, results: Results | None, own: dict[str, floa
     """The Spearman correlations beside those before training and those of other encoders."""
     data = results.metadata["data"] if results else {}
     columns: dict[str, dict[str, str]] = {}
-    if any(key in record.baseline for key in keys):
-        columns["before training"] = {key: f"{value:.2f}" for key, value in record.baseline.items()}
+    for title, before in ((record.baseline_name, record.baseline), (record.start_name, record.start)):
+        if any(key in before for key in keys):
+            columns[title] = {key: f"{value:.2f}" for key, value in before.items()}
     for name, runs in (results.metadata.get("comparisons", {}) if results else {}).items():
         title = escape_markdown(f"{name} ({len(runs)} seeds)" if len(runs) > 1 else name)
         columns[title] = {
             key: with_spread([run["scores"][key] for run in runs if key in run["scores"]]) for key in own
         }
     columns["this model"] = {key: f"**{value:.2f}**" for key, value in own.items()}
+    if any(key in record.differences for key in keys):
+        title = f"difference to {record.baseline_name} (95 % interval)"
+        columns[title] = {key: difference_cell(record, key, own[key]) for key in keys}
     rows = []
     for key in keys:
         pairs = data.get(set_of(key), {}).get("pairs")
@@ -130,9 +135,8 @@ def similarity(results: Results | None, plots: Sequence[str]) -> str:
 
 def ordered_keys(found: dict[str, float]) -> list[str]:
     """The keys of headline scores: the seven sets in their usual order, their averages, then the rest."""
-    sick = SICK_SPLITS.values()
-    sets = [*(f"{name}/test" for name in SEVEN if name != "SICK-R"), *(of.set for of in sick)]
-    known = [headline(key) for key in (*sets, *(of.average for of in sick))]
+    sets = dict.fromkeys(key for sick in SICK_SPLITS.values() for key in sick.test_sets())
+    known = [headline(key) for key in (*sets, *(of.average for of in SICK_SPLITS.values()))]
     rest = [key for key in found if is_headline(key) and key not in known]
     return [key for key in known if key in found] + rest
 

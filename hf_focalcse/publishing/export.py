@@ -13,11 +13,10 @@ from typing import Any
 from safetensors import SafetensorError
 
 from ..encoder.loading import load_model, require_projection
-from ..encoder.poolers import POOLERS
 from ..errors import UserError
 from ..runs.record import RUN_FILE
 from .card import render
-from .export_records import check_records, keep_hand_made, write_records
+from .export_records import check_records, keep_hand_made, remember, remembered, write_records
 from .formats import write_encoder, write_onnx, write_sentence_transformers
 from .manifest import CARD, files_in, foreign_files, is_export, write_manifest
 from .parity import check_vectors, lowest_cosine
@@ -28,11 +27,15 @@ def export_model(
     checkpoint: str | Path,
     folder: str | Path | None = None,
     *,
-    sentence_transformers: bool = True,
-    onnx: bool = False,
+    sentence_transformers: bool | None = None,
+    onnx: bool | None = None,
     publication: dict[str, Any] | None = None,
 ) -> tuple[Path, dict[str, float]]:
     """Write the published folder (default: ``hub`` in the checkpoint), whole or not at all.
+
+    sentence_transformers, onnx: whether the files that sentence-transformers reads, and ONNX, are in it. None: as in
+    the newest export of this checkpoint; in its first one, the former are and ONNX is not. What is written is
+    remembered in run.json of the checkpoint.
 
     publication: repo_id, license, language for the card. Without run.json in the checkpoint there is no card, so that
     the folder can be used but not pushed.
@@ -49,8 +52,12 @@ def export_model(
     check_place(folder)
     if not checkpoint.is_dir():
         raise UserError(f"there is no folder {checkpoint}; give the output folder of a training run")
+    wanted = remembered(checkpoint, folder)
+    sentence_transformers = wanted["sentence_transformers"] if sentence_transformers is None else sentence_transformers
+    onnx = wanted["onnx"] if onnx is None else onnx
     model = load_model(str(checkpoint)).float().eval()
     require_projection(model, str(checkpoint))
+    check_formats(model, sentence_transformers, onnx)
     check_libraries(model.pooler_name, sentence_transformers, onnx)
     check_records(model, checkpoint)
     with staged(folder) as stage:
@@ -71,6 +78,8 @@ def export_model(
             write_records(checkpoint, stage, (publication or {}) | added)
             keep_hand_made(folder, stage / CARD)
         write_manifest(stage, files_in(stage), render(stage) if (stage / RUN_FILE).exists() else None)
+    if (checkpoint / RUN_FILE).exists():
+        remember(checkpoint, {"sentence_transformers": sentence_transformers, "onnx": onnx})
     return folder, found
 
 
@@ -95,21 +104,34 @@ def check_libraries(pooler: str, sentence_transformers: bool, onnx: bool) -> Non
     """Check that an export of this kind can be made here.
 
     Raises:
-        UserError: sentence-transformers cannot express the pooler, or a library is missing.
+        UserError: a library is missing.
     """
-    if sentence_transformers and POOLERS[pooler].sentence_transformers is None:
-        can = ", ".join(name for name, row in POOLERS.items() if row.sentence_transformers)
-        raise UserError(
-            f"sentence-transformers pools the last layer alone, so it cannot express pooler {pooler}; "
-            f"--no_sentence_transformers exports for transformers alone (it can express {can})"
-        )
     if sentence_transformers and find_spec("sentence_transformers") is None:
         raise UserError(
             "an export is checked in sentence-transformers, which is not installed: "
             "pip install 'hf_focalcse[export]', or export with --no_sentence_transformers"
         )
     if onnx and (find_spec("onnx") is None or find_spec("onnxruntime") is None):
-        raise UserError("--onnx needs onnx and onnxruntime: pip install 'hf_focalcse[onnx]'")
+        raise UserError(
+            "--onnx needs onnx and onnxruntime: pip install 'hf_focalcse[onnx]', or leave ONNX out with --onnx false"
+        )
+
+
+def check_formats(model: Any, sentence_transformers: bool, onnx: bool) -> None:
+    """Check that these formats can hold what the encoder does.
+
+    Raises:
+        UserError: one of them has no place for a part of it.
+    """
+    if not sentence_transformers and model.tail.state_dict():
+        raise UserError(
+            "this encoder has layers after pooling (Dense, LayerNorm), which only the files of sentence-transformers "
+            "hold; leave --no_sentence_transformers out"
+        )
+    if onnx and model.unpooled:
+        raise UserError(
+            "this encoder leaves the tokens of its prompt out of pooling, which ONNX cannot know of; leave --onnx out"
+        )
 
 
 @contextlib.contextmanager

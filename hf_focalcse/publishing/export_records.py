@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,10 @@ from ..runs.record import RUN_FILE, RunRecord, without_paths
 from ..runs.scores import RESULTS_FILE, Results
 from .card import render, write_card
 from .eval_results import eval_result_files
-from .manifest import CARD, files_in, is_export, read_manifest, write_manifest
+from .formats import ONNX_FILE, POOLING_FILE
+from .manifest import CARD, MADE, files_in, is_export, read_manifest, write_manifest
 from .merge import merge_cards
 from .plots import draw_plots
-
-MADE = ("plots/", ".eval_results/")  # the folders of what is made from the records
 
 
 def write_records(checkpoint: Path, stage: Path, publication: dict[str, Any]) -> None:
@@ -37,6 +37,29 @@ def write_records(checkpoint: Path, stage: Path, publication: dict[str, Any]) ->
         results.metadata["model"] |= {"weights_sha256": published}
         publishable(results, record).write(stage / RESULTS_FILE)
     write_pages(stage)
+
+
+def remembered(checkpoint: Path, folder: Path) -> dict[str, bool]:
+    """What an export of ``checkpoint`` holds where it is not said: what its newest export held, else what training
+    asked for. ONNX is in it as soon as the export that it replaces, ``folder``, has it.
+    """
+    recorded = (checkpoint / RUN_FILE).exists() and RunRecord.load(checkpoint).publication.get("wanted")
+    files = read_manifest(folder)["files"] if is_export(folder) else None
+    return {
+        "sentence_transformers": POOLING_FILE in files if files is not None else True,
+        "onnx": False,
+        **(recorded or {}),
+        **({"onnx": True} if files is not None and ONNX_FILE in files else {}),
+    }
+
+
+def remember(checkpoint: Path, wanted: dict[str, bool]) -> None:
+    """Let the next export of ``checkpoint`` hold the same."""
+    record = RunRecord.load(checkpoint)
+    if record.publication.get("wanted") != wanted:
+        record.publication["wanted"] = wanted
+        with contextlib.suppress(OSError):  # a folder that is not ours to write; its export was written all the same
+            record.save(checkpoint)
 
 
 def keep_hand_made(former: Path, card: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import warnings
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +10,12 @@ from safetensors.torch import save_file
 
 from ..data.views import tokenize
 from ..encoder.head import HEAD_FILE
-from ..encoder.poolers import POOLERS
-from ..runs.atomic import write_json
-from ..runs.record import without_paths
+from ..encoder.poolers import pooler_of
 from .parity import CHECKED, compare
+from .portable import make_portable
+from .sentence_files import write_sentence_transformers as write_sentence_transformers  # one of the formats
 
-ONNX_FILE = "onnx/model.onnx"
-MODULE = "sentence_transformers.models."  # the schema that old and new sentence-transformers and TEI read
-POOLINGS = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
+ONNX_FILE, POOLING_FILE = "onnx/model.onnx", "1_Pooling/config.json"
 
 
 def write_encoder(model: Any, stage: Path) -> int:
@@ -38,43 +34,8 @@ def write_encoder(model: Any, stage: Path) -> int:
     if not model.encoder_has_pooler and model.projection_use != "none":
         head = {f"mlp.{k}": v.detach().contiguous() for k, v in model.mlp.state_dict().items()}
         save_file(head, stage / HEAD_FILE, metadata={"format": "pt"})
-    for name in ("config.json", "tokenizer_config.json"):
-        path = stage / name
-        content = json.loads(path.read_text(encoding="utf-8"))
-        content.pop("_name_or_path", None)
-        content.pop("name_or_path", None)
-        write_json(path, without_paths(content))
+    make_portable(stage)
     return limit
-
-
-def write_sentence_transformers(model: Any, stage: Path, limit: int) -> None:
-    """Write the modules: Transformer, Pooling and, for a projection that is kept, Dense with tanh."""
-    size, pooling = model.config.hidden_size, POOLERS[model.pooler_name].sentence_transformers
-    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
-    write_json(stage / "sentence_bert_config.json", {"max_seq_length": limit, "do_lower_case": False})
-    modes = {f"pooling_mode_{name}": name == pooling for name in POOLINGS}
-    write_json(stage / "1_Pooling/config.json", {"word_embedding_dimension": size, **modes, "include_prompt": True})
-    if model.projection_use == "always":
-        modules.append(("2_Dense", "Dense"))
-        shape = {"in_features": size, "out_features": size, "bias": True}
-        write_json(stage / "2_Dense/config.json", shape | {"activation_function": "torch.nn.modules.activation.Tanh"})
-        weights = {f"linear.{k}": v.detach().contiguous() for k, v in model.projection_linear.state_dict().items()}
-        save_file(weights, stage / "2_Dense/model.safetensors", metadata={"format": "pt"})
-    write_json(
-        stage / "modules.json",
-        [{"idx": i, "name": str(i), "path": path, "type": MODULE + kind} for i, (path, kind) in enumerate(modules)],
-    )
-    packages = {"sentence_transformers": "sentence-transformers", "transformers": "transformers", "pytorch": "torch"}
-    write_json(
-        stage / "config_sentence_transformers.json",
-        {
-            "__version__": {name: version(package) for name, package in packages.items()},
-            "model_type": "SentenceTransformer",
-            "prompts": {},
-            "default_prompt_name": None,
-            "similarity_fn_name": "cosine",
-        },
-    )
 
 
 def write_onnx(model: Any, stage: Path, limit: int) -> float:
@@ -92,19 +53,21 @@ def write_onnx(model: Any, stage: Path, limit: int) -> float:
             self.model = model
 
         def forward(self, input_ids: Any, attention_mask: Any) -> Any:
-            row = POOLERS[model.pooler_name]
+            row = pooler_of(model.pooler_name)
             output = model.encoder(
-                input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=row.all_layers
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                output_hidden_states=row.all_layers,
+                **model.family.arguments,
             )
             layers = output.hidden_states if row.all_layers else (output.last_hidden_state,)
-            vectors = row.pool(layers, attention_mask, input_ids)
-            if model.projection_use == "always":
-                vectors = torch.tanh(model.projection_linear(vectors))
-            return output.last_hidden_state, vectors
+            vectors = model.after_pooling(row.pool(layers, attention_mask, input_ids))
+            return output.last_hidden_state, vectors[:, : model.truncate_dim]
 
     path = stage / ONNX_FILE
     path.parent.mkdir()
-    tokens = tokenize(model.tokenizer, CHECKED[:2], limit)
+    texts = [model.prompt + text for text in CHECKED]
+    tokens = tokenize(model.tokenizer, texts[:2], limit)
     inputs, outputs = ["input_ids", "attention_mask"], ["last_hidden_state", "sentence_embedding"]
     axes = {name: {0: "batch", 1: "length"} for name in [*inputs, outputs[0]]} | {outputs[1]: {0: "batch"}}
     with warnings.catch_warnings():
@@ -118,6 +81,6 @@ def write_onnx(model: Any, stage: Path, limit: int) -> float:
             dynamo=False,  # the newer exporter writes this machine's paths into the file
         )
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    tokens = tokenize(model.tokenizer, CHECKED, limit)
+    tokens = tokenize(model.tokenizer, texts, limit)
     found = session.run(outputs[1:], {name: tokens[name].numpy() for name in inputs})[0]
     return compare("onnxruntime", model.encode(CHECKED), found)

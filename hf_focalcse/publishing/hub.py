@@ -7,7 +7,7 @@ import mmap
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -24,7 +24,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import validate_repo_id
 
 from ..errors import UserError
-from .manifest import CARD, MANIFEST, files_in
+from .manifest import CARD, MADE, MANIFEST, files_in
 from .merge import merge_cards, split_card
 
 ATTEMPTS, PAUSE, LONGEST_PAUSE = 5, 1.0, 30.0  # seconds; the pause doubles
@@ -34,7 +34,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Target:
-    """Where and how to push. private: None takes the account's default, and leaves an existing repository as it is."""
+    """Where and how to push.
+
+    repo_id: org/name; a name alone is completed by `with_owner`. private: None takes the account's default, and leaves
+    an existing repository as it is. allow_deletions: files that an earlier push sent and the folder has no longer are
+    deleted; without it such a push is refused, except for pictures and score files, which are made anew for each.
+    """
 
     repo_id: str
     private: bool | None = None
@@ -42,26 +47,25 @@ class Target:
     revision: str | None = None
     message: str | None = None
     token: str | None = None
+    allow_deletions: bool = False
 
 
-def push(folder: str | Path, target: Target, only: Callable[[str], bool] | None = None,
+def push(folder: str | Path, target: Target | str, only: Callable[[str], bool] | None = None,
          say: Callable[[str], Any] = print) -> str:  # fmt: skip
     """Upload what is new in ``folder`` as one commit; the address of the commit or pull request.
 
-    A card that was edited on the Hub is merged with the new one. Nothing local is changed. only: which files to send.
+    A card that was edited on the Hub is merged with the new one. Nothing local is changed. target: a name alone stands
+    for all defaults of `Target`. only: which files to send.
 
     Raises:
-        UserError: the folder may not be published as it is, or the Hub refused it.
+        UserError: the folder may not be published as it is, files would be deleted on the Hub, or the Hub refused it.
     """
     folder = Path(folder)
+    target = Target(target) if isinstance(target, str) else target
     files = inspect(folder, target.token)
     check_target(target)
-    token = target.token or get_token()
-    if not token:
-        raise UserError(
-            f"no token for {host()}: run `hf auth login` or set HF_TOKEN, then push {folder.name} again; "
-            "nothing was sent"
-        )
+    token = token_for(target, folder)
+    target = with_owner(target, folder, say)
     api = HfApi(token=token)
     chosen = [name for name in files if only is None or only(name)]
 
@@ -117,8 +121,26 @@ def plan(api: HfApi, folder: Path, chosen: list[str], files: dict[str, int], tar
     if not partial:
         there = set(api.list_repo_files(target.repo_id, revision=head))
         stale = [name for name in before.get("files", {}) if name not in files and name in there]
+        check_deletions(stale, folder, target, say)
         operations += [CommitOperationDelete(name) for name in stale]
     return operations
+
+
+def check_deletions(names: list[str], folder: Path, target: Target, say: Callable[[str], Any]) -> None:
+    """Say what will be deleted on the Hub.
+
+    Raises:
+        UserError: that was not allowed.
+    """
+    kept = [name for name in names if not name.startswith(MADE)]
+    if kept and not target.allow_deletions:
+        raise UserError(
+            f"{target.repo_id} holds {', '.join(kept)}, which {folder} has not, so nothing was sent: export with it "
+            f"again (onnx/ with --onnx), or have it deleted there with `focalcse push {folder} {target.repo_id} "
+            "--allow_deletions`"
+        )
+    if names:
+        say(f"Deleted from {target.repo_id}, since {folder} has it no longer: {', '.join(names)}")
 
 
 def _remote(api: HfApi, repo_id: str, name: str, head: str) -> str | None:
@@ -192,16 +214,48 @@ def contains(path: Path, secret: bytes) -> bool:
 
 
 def check_target(target: Target) -> None:
+    """The name can be one of a repository, with or without its owner.
+
+    Raises:
+        UserError: it cannot, or a pull request is asked for against a branch.
+    """
     try:
         validate_repo_id(target.repo_id)
     except HFValidationError:
-        named = False
-    else:
-        named = target.repo_id.count("/") == 1
-    if not named:
-        raise UserError(f"{target.repo_id!r} is not a repository name; give org/name, for instance me/focal-bert")
+        raise UserError(
+            f"{target.repo_id!r} is not a repository name; give org/name, for instance me/focal-bert"
+        ) from None
     if target.create_pr and target.revision not in (None, "main"):
         raise UserError(f"a pull request goes against main, not {target.revision!r}; leave one of the two out")
+
+
+def token_for(target: Target, folder: Path) -> str:
+    """The token to push with.
+
+    Raises:
+        UserError: there is none.
+    """
+    token = target.token or get_token()
+    if not token:
+        raise UserError(
+            f"no token for {host()}: run `hf auth login` or set HF_TOKEN, then push {folder.name} again; "
+            "nothing was sent"
+        )
+    return token
+
+
+def with_owner(target: Target, folder: Path, say: Callable[[str], Any] = print) -> Target:
+    """The target by its whole name: one without an owner belongs to the owner of the token, as for the Hub's tools.
+
+    Raises:
+        UserError: there is no token, or the Hub does not know it.
+    """
+    if "/" in target.repo_id:
+        return target
+    token = token_for(target, folder)
+    owner = str(with_retries(lambda: HfApi(token=token).whoami(), target, folder, token, say)["name"])
+    say(f"{target.repo_id} is taken as {owner}/{target.repo_id}, of the owner of the token")
+    return replace(target, repo_id=f"{owner}/{target.repo_id}")
 
 
 def describe(folder: str | Path, target: Target) -> str:
@@ -251,6 +305,8 @@ def with_retries(call: Callable[[], T], target: Target, folder: Path, token: str
             if attempt == ATTEMPTS:
                 raise UserError(f"no connection to {urlsplit(host()).netloc}; {again(target, folder)}") from error
             pause, reason = PAUSE * 2 ** (attempt - 1), f"the connection failed ({type(error).__name__})"
+        except UserError:
+            raise
         except (ValueError, OSError) as error:
             text = " ".join(str(error).split()).replace(token, "…")
             raise UserError(f"{target.repo_id} was not updated: {text}; {again(target, folder)}") from None

@@ -12,6 +12,7 @@ from ..runs.record import file_sha256
 
 MANIFEST, CARD = "export.json", "README.md"
 FORMAT = 1
+MADE = ("plots/", ".eval_results/")  # the folders of what is made from run.json and results.json
 IGNORED = (".git/", ".cache/")  # what git and the Hub's client keep in a folder
 
 

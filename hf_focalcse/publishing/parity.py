@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from ..encoder.head import HEAD_FILE
-from ..encoder.poolers import POOLERS
+from ..encoder.poolers import pooler_of
 from ..errors import UserError
+from .plain import plain_steps
 from .usage import EXAMPLES
 
 LOWEST_COSINE = 1 - 1e-6  # between a vector of the checkpoint and the same from the export
@@ -31,22 +32,32 @@ CHECK = """
 import json, sys
 given = json.load(open(sys.argv[1], encoding="utf-8"))
 import numpy, torch
-from transformers import AutoModel, AutoTokenizer
-folder = given["folder"]
-model, report = AutoModel.from_pretrained(folder, output_loading_info=True)
-batch = AutoTokenizer.from_pretrained(folder)(given["texts"], padding=True, truncation=True, return_tensors="pt")
-mask = batch["attention_mask"].unsqueeze(-1)
+import transformers
+folder, plain = given["folder"], given["plain"]
+options = {"trust_remote_code": False, "local_files_only": True}
+model, report = getattr(transformers, plain["auto"]).from_pretrained(folder, output_loading_info=True, **options)
+texts = [plain["prompt"] + text for text in given["texts"]]
+batch = transformers.AutoTokenizer.from_pretrained(folder, **options)(
+    texts, padding=True, truncation=True, return_tensors="pt"
+)
+mask = batch["attention_mask"].unsqueeze(-1).clone()
 with torch.inference_mode():
     output = model.eval()(**batch, output_hidden_states=given["all_layers"])
+    for line in plain["before"]:
+        exec(line)
     vectors = eval(given["code"])
     if given["head"]:
         from safetensors.torch import load_file
         head = load_file(folder + "/" + given["head"])
         vectors = torch.tanh(vectors @ head["mlp.dense.weight"].T + head["mlp.dense.bias"])
+    from safetensors.torch import load_file
+    from transformers.utils import cached_file
+    for line in plain["after"]:
+        exec(line.replace("{name}", folder))
 numpy.save(given["out"] + "/transformers.npy", vectors.float().numpy())
 if given["sentence_transformers"]:
     from sentence_transformers import SentenceTransformer
-    model = SentenceTransformer(folder, device="cpu", local_files_only=True)
+    model = SentenceTransformer(folder, device="cpu", local_files_only=True, trust_remote_code=False)
     numpy.save(given["out"] + "/sentence-transformers.npy", model.encode(given["texts"]))
 print(json.dumps({
     "keys": sorted(str(key) for name in report if name.endswith("_keys") for key in report[name]),
@@ -62,7 +73,7 @@ def check_vectors(model: Any, stage: Path, sentence_transformers: bool) -> dict[
         UserError: it does not load, loads with missing or unexpected weights, gives other vectors, or the process
             had imported this package.
     """
-    row = POOLERS[model.pooler_name]
+    row, plain = pooler_of(model.pooler_name), plain_steps(model)
     always = model.projection_use == "always"
     with tempfile.TemporaryDirectory() as out:
         given = {
@@ -70,7 +81,8 @@ def check_vectors(model: Any, stage: Path, sentence_transformers: bool) -> dict[
             "out": out,
             "texts": CHECKED,
             "all_layers": row.all_layers,
-            "code": "output.pooler_output" if always and model.encoder_has_pooler else row.code,
+            "plain": plain,
+            "code": "output.pooler_output" if always and model.encoder_has_pooler else plain["pool"],
             "head": HEAD_FILE if always and not model.encoder_has_pooler else None,
             "sentence_transformers": sentence_transformers,
         }

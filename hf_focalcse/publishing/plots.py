@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import UserError
 from ..runs.atomic import draft
 from ..runs.folder import Run
-from ..runs.record import RunRecord
+from ..runs.record import AS_PUBLISHED, RunRecord
 from ..runs.scores import is_headline
 
 SIZE, DOTS = (7.0, 3.2), 130  # inches, dots an inch
@@ -79,11 +79,19 @@ def _training(record: RunRecord) -> Any:
         points = [(line["step"], line[dev]) for line in record.log if dev in line]
         name = dev.removeprefix("eval_")
         before = record.baseline.get(name)
-        points = [(0, before), *points] if before is not None else points
+        start = record.start.get(name, before)
+        points = [(0, start), *points] if start is not None else points
         axes[2].plot(*zip(*points, strict=True), color=BLUE, marker="o", markersize=3)
         if before is not None:
             axes[2].axhline(before, color=GREY, linestyle="--", linewidth=1)
-            axes[2].annotate("before", (points[-1][0], before), fontsize=7, color=GREY, va="bottom", ha="right")
+            axes[2].annotate(
+                AS_PUBLISHED if record.baseline_of == AS_PUBLISHED else "before",
+                (points[-1][0], before),
+                fontsize=7,
+                color=GREY,
+                va="bottom",
+                ha="right",
+            )
         axes[2].set_title(f"Spearman, {name.split('/')[0][:20]}", fontsize=9)
     for axis in axes:
         axis.set_xlabel("step", fontsize=8)

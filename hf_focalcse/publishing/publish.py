@@ -17,7 +17,8 @@ from ..runs.record import RUN_FILE, RunRecord
 from ..runs.scores import RESULTS_FILE, Results
 from .export import check_libraries, export_model
 from .export_records import update_export
-from .hub import Target, check_target, describe, host, push
+from .formats import ONNX_FILE, POOLING_FILE
+from .hub import Target, check_target, describe, host, push, with_owner
 from .manifest import CARD, MANIFEST, is_export, read_manifest
 
 LICENSES = {  # of encoders that people start from, by their own cards
@@ -42,13 +43,12 @@ def export_folder(
     *,
     license: str | None = None,
     language: str | None = None,
-    sentence_transformers: bool = True,
-    onnx: bool = False,
+    sentence_transformers: bool | None = None,
+    onnx: bool | None = None,
 ) -> None:
     """``focalcse export FOLDER``: export it and print where to, and what was checked."""
-    written, found = export_model(
-        folder,
-        output_dir,
+    written, found = export_again(
+        *(folder, output_dir, print),
         sentence_transformers=sentence_transformers,
         onnx=onnx,
         publication=describe_publication(Path(folder), None, license, language),
@@ -62,14 +62,26 @@ def export_folder(
         print("  no licence is known for this encoder; name one with --license")
 
 
+def export_again(
+    checkpoint: str | Path, folder: str | Path | None = None, say: Callable[[str], Any] = print, **options: Any
+) -> tuple[Path, dict[str, float]]:
+    """`export_model`, which says what the export that it replaces had and the new one has not."""
+    place = Path(folder) if folder else Path(checkpoint) / "hub"
+    before = set(read_manifest(place)["files"]) if is_export(place) else set()
+    written, found = export_model(checkpoint, folder, **options)
+    if gone := sorted(before - set(read_manifest(written)["files"])):
+        say(f"WARNING: the export before had {', '.join(gone)}; this one has not")
+    return written, found
+
+
 def publish(
     folder: str | Path,
     target: Target,
     *,
     license: str | None = None,
     language: str | None = None,
-    sentence_transformers: bool = True,
-    onnx: bool = False,
+    sentence_transformers: bool | None = None,
+    onnx: bool | None = None,
     dry_run: bool = False,
     say: Callable[[str], Any] = print,
 ) -> None:
@@ -83,17 +95,15 @@ def publish(
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; give an export or the output folder of a training run")
+    target = with_owner(target, folder, say)
     publication = describe_publication(folder, target.repo_id, license, language)
     if is_export(folder):
-        if onnx or not sentence_transformers:
-            raise UserError(
-                f"{folder} is exported already; give --onnx and --no_sentence_transformers to focalcse export"
-            )
+        check_holds(folder, sentence_transformers, onnx)
         if (folder / RUN_FILE).exists():
             update_export(folder, publication)
     else:
-        folder, found = export_model(
-            folder, sentence_transformers=sentence_transformers, onnx=onnx, publication=publication
+        folder, found = export_again(
+            folder, None, say, sentence_transformers=sentence_transformers, onnx=onnx, publication=publication
         )
         checked = ", ".join(f"{library} {cosine:.8f}" for library, cosine in found.items())
         say(f"Exported to {folder}; lowest cosine to the checkpoint's vectors: {checked}")
@@ -101,6 +111,21 @@ def publish(
         say(describe(folder, target))
         return
     say(f"Published: {push(folder, target, say=say)}")
+
+
+def check_holds(export: Path, sentence_transformers: bool | None, onnx: bool | None) -> None:
+    """An export is pushed as it is.
+
+    Raises:
+        UserError: another content is asked for than it has.
+    """
+    files = read_manifest(export)["files"]
+    for asked, file in ((sentence_transformers, POOLING_FILE), (onnx, ONNX_FILE)):
+        if asked is not None and asked is not (file in files):
+            raise UserError(
+                f"{export} is exported already, {'with' if file in files else 'without'} {file}; give --onnx and "
+                "--no_sentence_transformers to focalcse export"
+            )
 
 
 def describe_publication(
@@ -123,8 +148,8 @@ def prepare_push(
     pooler: str,
     hub_model_id: str,
     *,
-    sentence_transformers: bool = True,
-    onnx: bool = False,
+    sentence_transformers: bool | None = None,
+    onnx: bool | None = None,
     say: Callable[[str], Any] = print,
 ) -> None:
     """Find, before training and without sending anything, what would keep a push from working.
@@ -133,7 +158,7 @@ def prepare_push(
         UserError: the name of the repository is not valid, or the export will not be possible.
     """
     check_target(Target(hub_model_id))
-    check_libraries(pooler, sentence_transformers, onnx)
+    check_libraries(pooler, sentence_transformers is not False, bool(onnx))
     if not get_token():
         say(f"WARNING: no token for {host()} yet: run `hf auth login` before training ends, or push the folder later.")
 
@@ -158,13 +183,14 @@ def publish_scores(
     repo_id = repo_id or model
     target = Target(repo_id, private, create_pr, None, f"Scores of {', '.join(results.metadata['data'])}")
     check_target(target)
+    target = with_owner(target, folder, say)
+    repo_id = target.repo_id
     if Path(model).is_dir():
         if not (folder / RUN_FILE).exists():
             raise UserError(f"{folder} has no {RUN_FILE}; only what was trained here can be published")
         if is_export(folder):
             update_export(folder, {"repo_id": repo_id}, results)
-        exported = {} if is_export(folder) else RunRecord.load(folder).publication.get("wanted", {})
-        publish(folder, target, say=say, **exported)
+        publish(folder, target, say=say)
         return
     wanted = [*CARD_FILES, "plots/*", ".eval_results/*"]
     with tempfile.TemporaryDirectory() as temporary:

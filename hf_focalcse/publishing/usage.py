@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
-from ..encoder.poolers import POOLERS
+from ..encoder.poolers import pooler_of
 from ..runs.record import RunRecord
 from ..runs.scores import Results
+from .plain import NAME
 
 EXAMPLES = ("A man plays the guitar.", "Someone makes music.")
 WIDGET = [
@@ -61,26 +63,30 @@ def usage(record: RunRecord, results: Results | None) -> Iterator[str]:
 def transformers_usage(record: RunRecord, results: Results | None) -> str:
     """Python that leaves ``vectors``."""
     model, publication = record.model, record.publication
-    name, row = publication.get("repo_id") or ".", POOLERS[model["pooler"]]
+    name, row = publication.get("repo_id") or ".", pooler_of(model["pooler"])
+    plain = model.get("plain") or {"auto": "AutoModel", "prompt": "", "before": [], "pool": row.code, "after": []}
+    texts = f"[{json.dumps(plain['prompt'])} + text for text in {TEXTS}]" if plain["prompt"] else TEXTS
     limit = publication.get("max_seq_length") or (results and results.metadata["model"].get("max_length"))
     cut = f", truncation=True, max_length={limit}" if limit else ""
-    expression, after = row.code, ""
+    expression = plain["pool"]
+    after = "".join(f"{line.replace(NAME, name)}\n" for line in plain["after"])
     if model["projection"] == "always" and model.get("projection_file"):
         after = (
             f'head = load_file(cached_file("{name}", "{model["projection_file"]}"))\n'
-            'vectors = torch.tanh(vectors @ head["mlp.dense.weight"].T + head["mlp.dense.bias"])\n'
+            'vectors = torch.tanh(vectors @ head["mlp.dense.weight"].T + head["mlp.dense.bias"])\n' + after
         )
     elif model["projection"] == "always":
         expression = "output.pooler_output"
     return (
         "import torch\n"
-        + ("from safetensors.torch import load_file\n" if after else "")
-        + "from transformers import AutoModel, AutoTokenizer\n"
-        + ("from transformers.utils import cached_file\n" if after else "")
+        + ("from safetensors.torch import load_file\n" if "load_file" in after else "")
+        + f"from transformers import {plain['auto']}, AutoTokenizer\n"
+        + ("from transformers.utils import cached_file\n" if "load_file" in after else "")
         + f'\ntokenizer = AutoTokenizer.from_pretrained("{name}")\n'
-        f'model = AutoModel.from_pretrained("{name}").eval()\n'
-        f'texts = {TEXTS}\nbatch = tokenizer(texts, padding=True{cut}, return_tensors="pt")\n'
+        f'model = {plain["auto"]}.from_pretrained("{name}").eval()\n'
+        f'texts = {texts}\nbatch = tokenizer(texts, padding=True{cut}, return_tensors="pt")\n'
         + ('mask = batch["attention_mask"].unsqueeze(-1)\n' if "mask" in expression else "")
+        + ("".join(f"{line}\n" for line in plain["before"]) if "mask" in expression else "")
         + "with torch.no_grad():\n"
         f"    output = model(**batch{', output_hidden_states=True' if row.all_layers else ''})\n"
         f"vectors = {expression}\n{after}"

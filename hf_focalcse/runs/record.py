@@ -12,13 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..options.field import listed
 from ..options.tables import paths
 from .atomic import write_json
 from .environment import current_commit, describe_hardware, library_versions
 
 FORMAT = 1
 RUN_FILE = "run.json"
-ADDED_LATER = ("publication", "step_memory", "dev_sets")  # fields that files of version 0.1 may lack
+ADDED_LATER = (  # fields that older files may lack
+    *("publication", "step_memory", "dev_sets"),
+    *("start", "differences", "start_differences"),
+)
+AS_PUBLISHED = "as published"  # the encoder before training, with the pooling that its checkpoint records
 # A path that stands out from other text: it begins at the root, the home folder or a drive, or with dots.
 PATH = re.compile(r"""(?<![\w.:/~\\)\]-])(?:[A-Za-z]:|~\w*|\.{1,2})?(?:[/\\][^\s/\\'"`,;:()\[\]]+)+[/\\]?""")
 SECRET = re.compile(r"\bhf_[A-Za-z0-9]{6,}")
@@ -26,7 +31,11 @@ SECRET = re.compile(r"\bhf_[A-Za-z0-9]{6,}")
 
 @dataclass
 class RunRecord:
-    """One training run. Scores are x 100 and named task/split/aggregation/metric; times are in seconds."""
+    """One training run. Scores are x 100 and named task/split/aggregation/metric; times are in seconds.
+
+    The differences are the fields of `hf_focalcse.evaluation.Difference`: both scores, and the 95 % interval of what
+    lies between them.
+    """
 
     command: list[str]  # script and flags; running it again with `settings` unchanged repeats the run
     recipe: str | None
@@ -46,7 +55,11 @@ class RunRecord:
     log: list[dict[str, Any]] = field(default_factory=list)
     dev_sets: dict[str, str] = field(default_factory=dict)  # dev set -> its sha256
     baseline: dict[str, float] = field(default_factory=dict)  # the dev scores before the first step
+    baseline_of: str = ""  # "as published", or the pooling where nothing records one; see `baseline_name`
+    start: dict[str, float] = field(default_factory=dict)  # those with the run's pooling, where it is another
     final: dict[str, float] = field(default_factory=dict)  # the dev scores of what was saved
+    differences: dict[str, dict[str, Any]] = field(default_factory=dict)  # score -> from baseline to final
+    start_differences: dict[str, dict[str, Any]] = field(default_factory=dict)  # score -> from start to final
     best: dict[str, Any] | None = None  # step, metric, value
     alarms: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -58,6 +71,21 @@ class RunRecord:
         self.git_commit = self.git_commit or current_commit()
         self.started = self.started or datetime.now(timezone.utc).isoformat(timespec="seconds")
 
+    @property
+    def baseline_name(self) -> str:
+        """What the scores in ``baseline`` are of: older versions measured none but the run's own pooling."""
+        return self.baseline_of or self.start_name
+
+    @property
+    def baseline_encoder(self) -> str:
+        """The same with its article, for a sentence."""
+        return f"the encoder {self.baseline_name}"
+
+    @property
+    def start_name(self) -> str:
+        """What the scores in ``start`` are of."""
+        return with_pooling(self.model.get("pooler", "unknown"))
+
     def save(self, folder: str | Path) -> Path:
         """Write run.json into ``folder``, whole or not at all."""
         return write_json(Path(folder) / RUN_FILE, asdict(self))
@@ -65,11 +93,13 @@ class RunRecord:
     def publishable(self) -> RunRecord:
         """The record as it may be published: paths cut to their last part, and no text of the training data."""
         places = paths()
-        local = {value for key, value in self.settings.items() if key in places and isinstance(value, str)}
-        for part, following in zip(self.command, [*self.command[1:], ""], strict=False):
-            flag, equals, value = part.partition("=")
-            if flag.startswith("--") and flag[2:].replace("-", "_") in places:
-                local.add(value if equals else following)
+        local = {str(value) for key in places for value in listed(self.settings.get(key))}
+        at_path = False  # whether the last flag names a place; several may follow it
+        for part in self.command:
+            if part.startswith("--"):
+                flag, _, part = part.partition("=")
+                at_path = flag[2:].replace("-", "_") in places
+            local |= {part} if at_path else set()
         if self.model.get("base_model") != self.model.get("name_or_path"):
             local.add(self.model.get("name_or_path") or "")
         local.add(self.recipe or "")
@@ -77,6 +107,8 @@ class RunRecord:
         for name in ("command", "recipe", "settings", "model", "data", "notes", "alarms", "best"):
             content[name] = without_paths(content[name], local)
         content["data"].pop("samples", None)
+        for file in content["data"].get("files", ()):
+            file["name"] = last_part(file["name"])
         return type(self)(**content)
 
     @classmethod
@@ -89,12 +121,18 @@ class RunRecord:
         path = Path(folder) / RUN_FILE
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            content = {name: {} for name in ADDED_LATER} | content
+            content = {name: {} for name in ADDED_LATER} | {"baseline_of": ""} | content
             return cls(**{f.name: content[f.name] for f in fields(cls)})
         except FileNotFoundError as error:
             raise UserError(f"there is no {path}; give the output folder of a training run") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{path} is not the record of a run ({error!r}); run the training again") from error
+
+
+def with_pooling(pooler: str) -> str:
+    """What the encoder is called that training starts from, where nothing records how it pools or another pooling was
+    asked for."""
+    return f"with pooling {pooler} before training"
 
 
 def without_paths(value: Any, local: Iterable[str] = ()) -> Any:

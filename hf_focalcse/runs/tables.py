@@ -13,7 +13,8 @@ class Table:
     """Rows of cells under a header.
 
     align: one letter a column, "l" or "r"; columns that it does not reach are "r", and by default only the first is
-    "l". caption: a sentence above the table. notes: paragraphs below it.
+    "l". caption: a sentence above the table. notes: paragraphs below it. bold: the (row, column) of cells that stand
+    out in Markdown and on a page, both from 0, without the header.
     """
 
     header: Sequence[str]
@@ -21,6 +22,7 @@ class Table:
     notes: Sequence[str] = ()
     align: str = "l"
     caption: str = ""
+    bold: frozenset[tuple[int, int]] = frozenset()
 
     def lines(self, widths: Sequence[int] = ()) -> list[str]:
         """Header and rows, one line each; a column is as wide as its longest cell, and at least as ``widths`` says."""
@@ -50,6 +52,9 @@ class Table:
 
         rule = [":--" if self._side(i) == "l" else "--:" for i in range(len(self.header))]
         header, *rows = [line([*map(text, row)]) for row in (self.header, *self.rows)]
+        for place in {row for row, _ in self.bold}:
+            cells = [*map(text, self.rows[place])]
+            rows[place] = line([f"**{cell}**" if (place, i) in self.bold else cell for i, cell in enumerate(cells)])
         above = [text(self.caption)] if self.caption else []
         return "\n\n".join([*above, "\n".join([header, line(rule), *rows]), *map(text, self.notes)])
 

@@ -22,6 +22,7 @@ from ..evaluation.metrics import alignment, uniformity
 from ..objectives.pairs import on_any_rank, rank
 from .checkpoints import clear_stage
 from .engines import check_wrapper
+from .given import check_amount
 
 RANK_SEED = 1_000_003  # between the dropout seeds of two ranks; Trainer seeds all alike, which gives equal masks
 STOPPING = (signal.SIGTERM, signal.SIGINT)
@@ -40,6 +41,7 @@ class StartOfTraining(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         trainer = self.trainer
+        check_amount(trainer.train_dataset, args)
         check_wrapper(trainer.model_wrapped, trainer.accelerator, args)
         if args.process_index > 0:  # a resumed run gets the states of its generators afterwards
             torch.manual_seed(args.seed + RANK_SEED * args.process_index)
@@ -50,7 +52,7 @@ class StartOfTraining(TrainerCallback):
         trainer.scorer.cost.restart()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        self.trainer.objective.after_step(self.trainer.encoder)
+        self.trainer.train_objective.after_step(self.trainer.encoder)
         self.trainer.scorer.cost.begin(state.global_step)
         # The last step is scored however few steps there are; older transformers do so only every eval_steps.
         if state.global_step >= state.max_steps and args.eval_strategy == IntervalStrategy.STEPS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from typing import Any
 from ..errors import UserError
 from ..options.tables import defaults, resumed
 from ..runs.atomic import write_json
+from ..runs.differing import differing
 
 MANIFEST = "checkpoint.json"
 STAGE = ".saving"  # what is being written lies here, and is moved when it is whole
@@ -24,8 +26,10 @@ RUN_FACTS = {  # besides the options whose role says so: what a resumed run must
     "engine": "engine",
     "data": "training text (sha256)",
     "loss": "loss",
+    "pooler": "pooler",
     "objective": "objective",
 }
+NOT_ROOM = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)  # a write failed, but not for room
 UNNAMED = {"objective": "Contrastive"}  # what a checkpoint means that was written before it was named
 
 
@@ -58,10 +62,11 @@ def publish(folder: Path, target: Path, run: dict[str, Any], resumable: bool) ->
 
 
 def publish_files(folder: Path, target: Path) -> None:
-    """Move the whole files of ``folder`` into ``target``, one by one."""
-    target.mkdir(parents=True, exist_ok=True)
-    for file in sorted(folder.iterdir()):
-        os.replace(file, target / file.name)
+    """Move the whole files of ``folder``, and of folders in it, into ``target``, one by one."""
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        place = target / file.relative_to(folder)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(file, place)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -156,25 +161,36 @@ def find_checkpoint(output_dir: str | Path, asked: str) -> Checkpoint | None:
 def differences_of_run(checkpoint: Checkpoint, run: dict[str, Any]) -> list[str]:
     """What differs between the run of a checkpoint and this one, in words. An option that is younger than the
     checkpoint had its default."""
-    before = UNNAMED | {key: defaults()[key] for key in resumed() if key in defaults()} | checkpoint.run
-    return [
-        f"{name} was {before.get(key)!r} and is {run[key]!r}"
-        for key, name in (RUN_FACTS | resumed()).items()
-        if key in run and before.get(key) != run[key]
-    ]
+    unknown = {"pooler": run.get("pooler")}  # a checkpoint of version 0.1 that has no config beside it
+    before = UNNAMED | unknown | {key: defaults()[key] for key in resumed() if key in defaults()} | checkpoint.run
+    names = {key: name for key, name in (RUN_FACTS | resumed()).items() if key in run}
+    found = differing(*({key: of.get(key) for key in names} for of in (before, run)))
+    found = {key: found[key] for key in names if key in found}  # the facts of the run before its options
+    return [f"{names[key]} was {there!r} and is {here!r}" for key, (there, here) in found.items()]
 
 
 def saving_failed(error: Exception, output_dir: str | Path) -> UserError:
     """One sentence for a failed save, after removing what was half written; the last whole checkpoint is named."""
     reason = " ".join(str(error).split())[:300]
-    free = shutil.disk_usage(output_dir).free / 1e6
+    free = _free(output_dir) / 1e6
     clear_stage(output_dir)
     left = list_checkpoints(output_dir)
     intact = f"the previous checkpoint {left[-1]} is intact" if left else "there is no earlier checkpoint"
+    remedy = "see that the folder is there and can be written"
+    if getattr(error, "errno", None) not in NOT_ROOM:  # torch and safetensors tell no number
+        reason, remedy = f"{reason}; {free:.1f} MB were free there", "free space or make the folder writable"
     return UserError(
-        f"saving into {output_dir} failed ({reason}; {free:.1f} MB were free there): {intact}; free space or make the "
-        "folder writable, then go on with --resume_from_checkpoint last"
+        f"saving into {output_dir} failed ({reason}): {intact}; {remedy}, then go on with "
+        "--resume_from_checkpoint last"
     )
+
+
+def _free(folder: str | Path) -> int:
+    """Bytes that are free where a folder is, or was."""
+    place = Path(folder).absolute()
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free
 
 
 def _drop_if_empty(folder: Path) -> None:
@@ -192,4 +208,9 @@ def _fingerprint(file: Path) -> list[int]:
 
 
 def _run_of(checkpoint: Path) -> dict[str, Any]:
-    return json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["run"]
+    run: dict[str, Any] = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["run"]
+    config = checkpoint / "config.json"
+    if "pooler" not in run and config.is_file():  # version 0.1 wrote it there alone
+        said = json.loads(config.read_text(encoding="utf-8")).get("focal_cl") or {}
+        run |= {"pooler": said["pooler"]} if "pooler" in said else {}
+    return run

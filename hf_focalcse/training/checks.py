@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
+from accelerate.utils import DynamoBackend
+from torch.utils.data import IterableDataset
 from transformers.utils import logging
 
 from ..errors import UserError
 from ..losses import ContrastiveLoss
 from ..objectives import Contrastive, Objective
+from .given import take_loss
 
 logger = logging.get_logger(__name__)
 
 
 def choose_objective(
     objective: Objective | None,
-    loss: ContrastiveLoss | None,
+    loss: ContrastiveLoss | str | None,
     mask_duplicates: bool | None,
     reference: Any,
     negatives: str,
     max_seq_length: int,
 ) -> Objective:
-    """The objective that is given, or the contrastive one of a loss.
+    """The objective that is given, or the contrastive one of a loss, by default focal.
 
     Raises:
-        UserError: both are given, or neither is.
+        UserError: both are given, or as for `take_loss`.
     """
     if objective is None:
-        if loss is None:
-            raise UserError("nothing says what to train by: give loss=build_loss('focal'), or an objective")
-        return Contrastive(loss, mask_duplicates, reference, negatives, max_seq_length)
+        return Contrastive(take_loss(loss), mask_duplicates, reference, negatives, max_seq_length)
+    if not isinstance(objective, Objective):
+        raise UserError(f"objective is {type(objective).__name__}; give an Objective, or the loss as loss=…")
     given = {"loss": loss, "mask_duplicates": mask_duplicates, "reference": reference}
     unused = [name for name, value in given.items() if value is not None] + ["negatives"] * (negatives != "global")
     if unused:
@@ -55,6 +56,8 @@ def check_model(model: Any, args: Any) -> None:
             "of a sentence would be equal and nothing could be learnt; give --dropout 0.1, or an --augmentation "
             "such as token_shuffle"
         )
+    if args.neftune_noise_alpha is not None:
+        model.packing = False  # the noise is scaled by the length of a row, which must be a sentence
     model.recomputing = args.gradient_checkpointing or getattr(args, "activation_checkpointing", False)
     if model.recomputing and not model.supports_gradient_checkpointing:
         raise UserError(
@@ -73,15 +76,54 @@ def check_model(model: Any, args: Any) -> None:
         )
 
 
-def word(choice: Any) -> str:
-    """An enum of transformers as a command line gives it."""
-    return str(getattr(choice, "value", choice))
+def check_compiled(model: Any, accelerator: Any) -> None:
+    """Tell an encoder whether torch.compile has it: by --torch_compile or accelerate launch --dynamo_backend.
+
+    Raises:
+        UserError: it has a cutoff.
+    """
+    model.compiling = accelerator.state.dynamo_plugin.backend != DynamoBackend.NO
+    if model.compiling and model.cut:
+        raise UserError(
+            "--torch_compile does not go with a cutoff, which reaches into the compiled encoder; leave one of the "
+            "two out, or use --augmentation token_shuffle"
+        )
 
 
-@contextmanager
-def refused_as(flag: str, remedy: str) -> Iterator[None]:
-    """What transformers and torch refuse within it is a mistake in ``flag``."""
-    try:
-        yield
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise UserError(f"{flag} cannot be used: {' '.join(str(error).split())}; {remedy}") from error
+def check_measuring(steps: int, data: Any, labelled: list[Any]) -> None:
+    """See that there is a fixed sample to measure.
+
+    Raises:
+        UserError: without labelled pairs it is one of the training text, and this is a stream.
+    """
+    if not labelled and isinstance(data, IterableDataset):
+        raise UserError(
+            f"measure_steps is {steps}, but there is no fixed sample to measure: the training data are a stream; give "
+            "labelled pairs as eval_dataset, or leave measure_steps out"
+        )
+
+
+def check_optimizers(optimizers: Any, by_class: Any, model: Any, model_init: Any) -> tuple[Any, Any]:
+    """What a script gives as ``optimizers``: an optimizer and a scheduler, each of which may be None.
+
+    Raises:
+        UserError: they are something else, belong to another model, or cannot go with what else was given.
+    """
+    if not isinstance(optimizers, (tuple, list)) or len(optimizers) != 2:
+        raise UserError(f"optimizers is {type(optimizers).__name__}; give the two as (optimizer, scheduler), or None")
+    optimizer, scheduler = optimizers
+    if optimizer is not None and by_class is not None:
+        raise UserError("optimizers and optimizer_cls_and_kwargs both name an optimizer; leave one out")
+    if model_init is not None and (optimizer, scheduler) != (None, None):
+        raise UserError(
+            "optimizers cannot be given together with model_init, which makes an encoder that they do not know; give "
+            "optimizer_cls_and_kwargs, or optim and lr_scheduler_type in the arguments"
+        )
+    if optimizer is not None:
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if held.isdisjoint(map(id, model.parameters())):
+            raise UserError(
+                "the optimizer holds no parameter of the encoder, so nothing would be trained; make it with "
+                "model.parameters() of the encoder that the trainer is given"
+            )
+    return optimizer, scheduler

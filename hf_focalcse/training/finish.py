@@ -5,31 +5,43 @@ The command line and `FocalCSETrainer.push_to_hub` share it. It lies above publi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ..encoder.head import HEAD_FILE
 from ..encoder.loading import load_model
-from ..evaluation import evaluate_sts
+from ..evaluation import Difference, differences, evaluate_sts
 from ..evaluation.identity import as_encoder
+from ..evaluation.verdict import told
 from ..publishing.card import write_card
-from ..publishing.export import export_model
-from ..publishing.hub import Target, push
+from ..publishing.hub import Target, push, with_owner
+from ..publishing.inherited import inherited_licence
+from ..publishing.plain import plain_steps
 from ..publishing.plots import draw_plots
+from ..publishing.publish import export_again
 from ..runs.cosines import write_cosines
 from ..runs.folder import WEIGHTS_FILE
 from ..runs.record import RUN_FILE, RunRecord, file_sha256
-from ..runs.scores import RESULTS_FILE, Results, headlines
+from ..runs.scores import RESULTS_FILE, Results, is_headline
 from .engines import whole_model
+from .given import describe_data
 from .keeping import logger
 
 
+def first_record(trainer: Any, revision: str | None = None) -> RunRecord:
+    """The record of a run that has none yet. revision: of the encoder that training starts from."""
+    record = make_record(trainer)
+    record.model |= {"revision": revision}
+    record.publication |= inherited_licence(trainer.encoder.config.name_or_path, revision)
+    return record
+
+
 def make_record(trainer: Any) -> RunRecord:
-    """What run.json can say without a command line."""
-    model, state = trainer.encoder, trainer.state
-    dataset: Any = trainer.train_dataset
-    report = getattr(dataset, "report", None)
-    data = report.to_dict() if report else {"source": "a data set in memory", "kept": len(dataset)}
+    """What run.json can say without a command line, and without asking for the base encoder's card."""
+    model, state, before = trainer.encoder, trainer.state, trainer.scorer.before
+    data = describe_data(trainer.train_dataset, state.global_step * trainer.sentences_a_step)
     best = None
     if state.best_metric is not None and trainer.args.load_best_model_at_end:
         step, metric = state.best_global_step, trainer.args.metric_for_best_model
@@ -47,16 +59,22 @@ def make_record(trainer: Any) -> RunRecord:
             "model_type": model.config.model_type,
             "pooler": model.pooler_name,
             "projection": model.projection_use,
+            "published": asdict(model.published) if model.published else None,
             "projection_file": None if model.encoder_has_pooler else HEAD_FILE,
             "dropout": model.dropout_rates(),
+            "prompt": model.prompt,
+            "plain": plain_steps(model),
+            "spec": model.spec.to_dict() if model.spec is not None else None,
             "parameters": trainer.parameters_of_encoder(),
-            "embedding_dimensions": model.config.hidden_size,
+            "embedding_dimensions": model.get_embedding_dimension(),
         },
         data={"max_seq_length": trainer.max_seq_length, "sha256": ""} | data,
         seed=trainer.args.seed,
         world_size=trainer.args.world_size,
         log=state.log_history,
         baseline=trainer.baseline,
+        baseline_of=before.name(model.pooler_name) if before.baseline else "",
+        start=before.start.scores if before.published and before.start else {},
         best=best,
         alarms=list(trainer.alarms),
     )
@@ -68,7 +86,7 @@ def finish_run(trainer: Any, folder: Path) -> RunRecord:
     Called by the first process alone, when all have saved. The files on disk are evaluated, because the model in
     memory may be sharded over processes that have ended.
     """
-    record = trainer.record or make_record(trainer)
+    record = trainer.record or first_record(trainer)
     weights = file_sha256(folder / WEIGHTS_FILE)
     record.model |= {"weights_sha256": weights}
     if record.model.get("reference"):
@@ -76,9 +94,15 @@ def finish_run(trainer: Any, folder: Path) -> RunRecord:
     results = judge(trainer, folder, weights) if trainer.dev else None
     now = make_record(trainer)
     record.log, record.alarms, record.best = now.log, now.alarms, now.best
+    record.baseline, record.baseline_of, record.start = now.baseline, now.baseline_of, now.start
     record.final = results.scores if results else {}
     record.dev_sets = {key: of["sha256"] for key, of in results.metadata["data"].items()} if results else {}
+    if results:
+        before = trainer.scorer.before
+        record.differences = compared(before.baseline, results)
+        record.start_differences = compared(before.start if before.published else None, results)
     record.alarms += lowered_scores(record)
+    record.notes += [note for note in not_beaten(record, trainer.args.greater_is_better) if note not in record.notes]
     record.seconds = round(trainer.seconds, 1)
     if trainer.seconds_before is None:
         record.notes.append(
@@ -117,16 +141,38 @@ def publish(trainer: Any, message: str | None, token: str | None, revision: str 
     """Export ``output_dir`` to ``output_dir/hub`` and push the export; the address of the repository."""
     args = trainer.args
     private = args.hub_private_repo if private is None else private
-    target = Target(args.hub_model_id, private, False, revision or args.hub_revision, message, token=token)
-    folder, _ = export_model(Path(str(args.output_dir)), publication={"repo_id": target.repo_id})
+    name = args.hub_model_id or Path(str(args.output_dir)).absolute().name
+    target = Target(name, private, False, revision or args.hub_revision, message, token=token)
+    folder = Path(str(args.output_dir))
+    target = with_owner(target, folder, logger.warning)
+    folder, _ = export_again(folder, None, logger.warning, publication={"repo_id": target.repo_id})
     return push(folder, target, say=logger.warning)
 
 
+def compared(before: Results | None, after: Results) -> dict[str, dict[str, Any]]:
+    """Score -> the difference with its interval, as run.json keeps it; empty where nothing was scored before."""
+    return {key: asdict(found) for key, found in differences(before, after).items()} if before else {}
+
+
 def lowered_scores(record: RunRecord) -> list[str]:
-    """One loud sentence for each dev score that training lowered."""
+    """One loud sentence for each dev score that training lowered by more than the choice of pairs explains."""
+    found = {key: Difference(**of) for key, of in record.differences.items() if is_headline(key)}
     return [
-        f"contrastive training LOWERED {name} from {record.baseline[name]:.2f} to {value:.2f}: this encoder is worse "
-        "on it than the one it started from"
-        for name, value in headlines(record.final).items()
-        if name in record.baseline and value < record.baseline[name]
+        f"{told(key, of, record.baseline_encoder)}: this encoder is worse on it than that one"
+        for key, of in found.items()
+        if of.verdict == "lowered"
     ]
+
+
+def not_beaten(record: RunRecord, greater_is_better: bool | None) -> Iterator[str]:
+    """A note where no checkpoint scored above the encoder that the run is compared with."""
+    best = record.best or {}
+    before = record.baseline.get(best.get("metric", ""))
+    if before is None:
+        return
+    gain = (best["value"] - before) * (-1 if greater_is_better is False else 1)
+    if gain <= 0:
+        yield (
+            f"no checkpoint scored above {record.baseline_encoder} on {best['metric']} ({before:.2f}; the best, of "
+            f"step {best['step']}, {best['value']:.2f}); keep that encoder, or try another --learning_rate"
+        )

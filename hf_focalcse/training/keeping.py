@@ -5,20 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate.utils import broadcast_object_list
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.serialization import register_package
-from transformers import Trainer
 from transformers.utils import logging
 
 from ..compat import save_unpublished
+from ..encoder.loading import load_model
 from ..errors import UserError
 from ..objectives import Objective
+from ..publishing.formats import write_sentence_transformers
+from ..runs.folder import WEIGHTS_FILE
 from . import checkpoints
 from .alarms import Alarms
 from .checkpoints import Checkpoint, find_checkpoint
+from .engines import whole_model
+from .refusing import RefusingTrainer
 
 logger = logging.get_logger(__name__)
 
@@ -30,10 +35,25 @@ OBJECTIVE_FILE = "objective-{}.safetensors"  # of a rank
 register_package(11, lambda storage: None, lambda storage, place: storage if place.startswith("cpu:") else None)
 
 
-class KeepingTrainer(Trainer):
+def write_modules(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write beside saved weights what lets SentenceTransformer open the folder with the vectors that `encode` gives.
+
+    Nothing is written where the weights lie in the shards of an engine, which that library cannot read.
+    """
+    if not (folder / WEIGHTS_FILE).is_file():
+        return
+    limit = int(min(model.positions, tokenizer.model_max_length))
+    if model.projection_use == "always" or model.tail.state_dict():
+        # They are written once more, from the file: an engine may hold them in shards.
+        with whole_model(), torch.random.fork_rng(devices=[]):  # a resumed run draws as the uninterrupted one
+            model = load_model(str(folder))
+    write_sentence_transformers(model, folder, limit)
+
+
+class KeepingTrainer(RefusingTrainer):
     """What `FocalCSETrainer` does about checkpoints."""
 
-    objective: Objective
+    train_objective: Objective
     alarms: Alarms
     allow_resume_mismatch: bool
     args: Any
@@ -55,6 +75,14 @@ class KeepingTrainer(Trainer):
 
     # ---- writing
 
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Trainer's, with the files that SentenceTransformer reads."""
+        super().save_model(output_dir, _internal_call=True)
+        if self.args.should_save:
+            write_modules(self.encoder, self.processing_class, Path(output_dir or str(self.args.output_dir)))
+        if self.args.push_to_hub and not _internal_call:
+            self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
+
     def _get_output_dir(self, trial: Any) -> str:
         """While a checkpoint is written: the place from which it is moved when it is whole."""
         folder = super()._get_output_dir(trial)
@@ -62,7 +90,7 @@ class KeepingTrainer(Trainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """A checkpoint appears whole or not at all; the best and the last are never deleted."""
-        folder = Path(self.args.output_dir)
+        folder = Path(super()._get_output_dir(trial))  # of a run of a hyperparameter search: one below output_dir
         name = f"checkpoint-{self.state.global_step}"
         staged = checkpoints.stage(folder) / name
         best_before = self.state.best_model_checkpoint
@@ -162,9 +190,9 @@ class KeepingTrainer(Trainer):
         """
         if self.args.save_only_model:
             return
-        parameters = {name for name, _ in self.objective.named_parameters()}
+        parameters = {name for name, _ in self.train_objective.named_parameters()}
         skipped = parameters if self._sharded or self.args.process_index else set()
-        kept = {name: value.cpu() for name, value in self.objective.kept().items() if name not in skipped}
+        kept = {name: value.cpu() for name, value in self.train_objective.kept().items() if name not in skipped}
         if kept:
             save_file(
                 {name: value.contiguous().clone() for name, value in kept.items()},
@@ -179,7 +207,7 @@ class KeepingTrainer(Trainer):
         Raises:
             UserError: the checkpoint lacks something that the objective keeps.
         """
-        if self.resumed_from is None or not self.objective.has_state():
+        if self.resumed_from is None or not self.train_objective.has_state():
             return
         files = [self.resumed_from / OBJECTIVE_FILE.format(rank) for rank in (0, self.args.process_index)]
         found: dict[str, Tensor] = {}
@@ -188,15 +216,15 @@ class KeepingTrainer(Trainer):
         if missing := self._objective_names() - found.keys():
             raise UserError(
                 f"checkpoint {self.resumed_from} lacks {len(missing)} tensors of the objective "
-                f"{type(self.objective).__name__}, such as {min(missing)}; it is of another objective: give the same, "
-                "or start again with --overwrite_output_dir"
+                f"{type(self.train_objective).__name__}, such as {min(missing)}; it is of another objective: give the "
+                "same, or start again with --overwrite_output_dir"
             )
-        self.objective.restore(found)
+        self.train_objective.restore(found)
 
     def _objective_names(self) -> set[str]:
         """What the side files of a checkpoint must hold."""
-        names = set(self.objective.kept())
-        return names - {name for name, _ in self.objective.named_parameters()} if self._sharded else names
+        names = set(self.train_objective.kept())
+        return names - {name for name, _ in self.train_objective.named_parameters()} if self._sharded else names
 
     # ---- encoders whose projection lies in a side file; FSDP2 and ZeRO keep it with the rest
 

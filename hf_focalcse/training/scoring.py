@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-from transformers.trainer_utils import IntervalStrategy
+from transformers import EvalPrediction
+from transformers.trainer_utils import IntervalStrategy, denumpify_detensorize
 from transformers.utils import logging
 
 from ..errors import UserError, suggest
-from ..evaluation import PairSet, evaluate_sts
+from ..evaluation import PairSet, Results, evaluate_sts
 from ..objectives.pairs import gather_rows
 from ..runs.scores import ScoreKey, headlines
+from .baseline import Before, other_pooling, score_before
 from .callbacks import COST_LIMIT, DevCost, measure_pairs, measure_views
 from .memory import refusing_out_of_memory
 
@@ -25,17 +27,40 @@ logger = logging.get_logger(__name__)
 class Scorer:
     """Scores the encoder of a trainer on its dev tasks; several ranks share the sentences.
 
-    baseline: the scores before the first step.
+    before: what the dev tasks gave before the first step.
+
+    Args:
+        compute_metrics: called with an `EvalPrediction` of each set of labelled pairs: their cosines as
+            ``predictions`` (N,), the scores that people gave them as ``label_ids`` (N,). What it returns is logged
+            under its own names, or under ``task/split/name`` where there are several sets.
+
+    Raises:
+        UserError: compute_metrics is given, and no dev task has labelled pairs.
     """
 
-    def __init__(self, trainer: Any, dev: list[Any]):
-        self.trainer, self.dev = trainer, dev
-        self.baseline: dict[str, float] = {}
+    def __init__(self, trainer: Any, dev: list[Any], compute_metrics: Callable[[EvalPrediction], Any] | None = None):
+        self.trainer, self.dev, self.compute_metrics = trainer, dev, compute_metrics
+        self.before = Before()
         self.cost = DevCost()
         self._warned = False
+        self.labelled = [task for task in dev if isinstance(task, PairSet)]
+        if compute_metrics is not None and dev and not self.labelled:
+            raise UserError(
+                "compute_metrics is called with the cosines and the scores of labelled pairs, and eval_dataset has "
+                "none; leave it out, or give pairs with sentence1, sentence2 and score"
+            )
+
+    @property
+    def baseline(self) -> dict[str, float]:
+        """The scores that gains are measured against: of the encoder as published, where that is known."""
+        return self.before.baseline.scores if self.before.baseline else {}
 
     def score(self) -> dict[str, float]:
         """{score: value x 100} of the dev tasks."""
+        return self.results(self.dev).scores
+
+    def results(self, tasks: list[Any]) -> Results:
+        """What the encoder as it is now scores on ``tasks``."""
         trainer = self.trainer
         progress = trainer.is_world_process_zero() and not trainer.args.disable_tqdm
         size = f"--per_device_eval_batch_size {trainer.args.per_device_eval_batch_size}"
@@ -43,30 +68,64 @@ class Scorer:
             self.cost.scoring(),
             refusing_out_of_memory(lambda: f"out of memory while scoring the dev set with {size}; lower it"),
         ):
-            return evaluate_sts(SimpleNamespace(encode=self.encode), self.dev, progress=progress).scores
+            return evaluate_sts(SimpleNamespace(encode=self.encode), tasks, progress=progress)
 
     def score_baseline(self) -> dict[str, float]:
-        """Score the encoder as it is before the first step.
+        """Score the encoder before the first step: as published and, where the run pools otherwise, as it starts.
 
         Raises:
             UserError: the dev tasks do not give the score that is to choose the best checkpoint.
         """
-        self.baseline = self.score() if self.dev else {}
-        metric = str(self.trainer.args.metric_for_best_model)
-        if self.trainer.args.load_best_model_at_end and metric not in self.baseline:
-            raise UserError(
-                f"metric_for_best_model is {metric!r}{suggest(metric, self.baseline)}; the dev set gives: "
-                f"{', '.join(_without_subsets(self.baseline))}"
-            )
+        self.before = score_before(self.trainer.encoder, lambda: self.results(self.dev)) if self.dev else Before()
+        if self.before.baseline and self.trainer.args.load_best_model_at_end:
+            self.require_metric([*_without_subsets(self.baseline), *self.computed(self.before.baseline)])
         return self.baseline
 
-    def metrics(self, prefix: str) -> dict[str, float]:
+    def begin(self) -> None:
+        """Before a run: score the encoder unless that was done, and where no command line has said that it is trained
+        with another pooling than the one that it was published with, say so."""
+        if self.dev and self.before.baseline is None:
+            self.score_baseline()
+        said = other_pooling(self.trainer.encoder) if self.trainer.record is None else None
+        if said and self.trainer.is_world_process_zero():
+            logger.warning("%s", said)
+
+    def require_metric(self, names: Iterable[str]) -> None:
+        """Raise UserError unless the score that is to choose the best checkpoint is one of ``names``."""
+        metric, given = str(self.trainer.args.metric_for_best_model), list(names)
+        if metric not in given:
+            raise UserError(
+                f"metric_for_best_model is {metric!r}{suggest(metric, given)}; the dev set gives: {', '.join(given)}"
+            )
+
+    def metrics(self, prefix: str, tasks: list[Any]) -> dict[str, float]:
         """The scores for a log line, without those of subsets, and with what was gained over the baseline."""
-        scores = self.score()
+        results = self.results(tasks)
+        scores = results.scores
         found = {f"{prefix}_{name}": scores[name] for name in _without_subsets(scores)}
         for name, value in headlines(scores).items():
             if name in self.baseline:
                 found[f"{prefix}_{ScoreKey.parse(name).gain}"] = value - self.baseline[name]
+        return found | {f"{prefix}_{name}": value for name, value in self.computed(results).items()}
+
+    def computed(self, results: Results) -> dict[str, float]:
+        """What ``compute_metrics`` makes of the cosines and scores of each set of labelled pairs.
+
+        Raises:
+            UserError: it does not return a mapping of numbers.
+        """
+        found: dict[str, float] = {}
+        if self.compute_metrics is None:
+            return found
+        for key, (gold, cosines) in results.pairs.items():
+            made = self.compute_metrics(EvalPrediction(predictions=cosines, label_ids=gold))
+            if not isinstance(made, Mapping):
+                raise UserError(
+                    f"compute_metrics returned {type(made).__name__} {repr(made)[:60]}; it must return a dict of "
+                    "names and numbers"
+                )
+            start = f"{key}/" if len(results.pairs) > 1 else ""
+            found |= {f"{start}{name}": value for name, value in denumpify_detensorize(dict(made)).items()}
         return found
 
     def spent(self, prefix: str) -> dict[str, float]:
@@ -99,9 +158,8 @@ class Scorer:
 
     def measure(self) -> dict[str, float]:
         """Alignment and uniformity of a fixed sample: of the first dev task of graded pairs, else of training text."""
-        labelled = next((task for task in self.dev if isinstance(task, PairSet)), None)
-        if labelled is not None:
-            return measure_pairs(labelled, self.encode)
+        if self.labelled:
+            return measure_pairs(self.labelled[0], self.encode)
         trainer = self.trainer
         return measure_views(trainer.encoder, trainer.train_dataset, trainer.collate_views, trainer.args.device)
 

@@ -3,56 +3,64 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from accelerate.utils import DynamoBackend
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers import EvalPrediction, PreTrainedTokenizerBase, TrainingArguments
+from transformers.trainer_utils import PredictionOutput, speed_metrics
 
-from ..compat import save_unpublished, train_dataloader_by
-from ..data.views import PADDING_ID
+from ..compat import train_dataloader_by
+from ..data.given import texts_of
+from ..data.views import PADDING_ID, Views, as_collator, blank_row
 from ..errors import UserError
 from ..losses import ContrastiveLoss
 from ..objectives import Objective
 from ..objectives.reference import Stopwatch
 from ..runs.record import RunRecord
-from . import checkpoints, finish
+from . import checkpoints
 from .alarms import Alarms
-from .args import FocalCSETrainingArguments, decide
+from .args import decide, take_arguments
 from .callbacks import Measuring, StartOfTraining, StopSignals
-from .checks import check_model, choose_objective, refused_as, word
+from .checks import check_compiled, check_measuring, check_model, check_optimizers, choose_objective
 from .engines import check_engine, engine_of
-from .keeping import KeepingTrainer, logger
+from .given import check_amount, choose_tasks, fingerprint, take_dev, take_model, take_sentences
 from .memory import StepMemory, estimate_step, refusing_out_of_memory, step_ran_out
+from .refusing import refuse_ignore_keys, refuse_parameters, word
 from .sampling import Padded, PaddedSampler
 from .scoring import Scorer
+from .search import SearchingTrainer
 
 
-class FocalCSETrainer(KeepingTrainer):
+class FocalCSETrainer(SearchingTrainer):
     """Trains a ``…ForFocalCL`` encoder by an objective: by default a contrastive loss on two views of each sentence.
 
+    Parameters that are not named below are Trainer's; what of Trainer has no meaning here is refused (`refusing.py`).
+
     Args:
-        model: an encoder of `load_model`.
-        loss: a loss of `build_loss`, for the default objective.
-        train_dataset: items with a ``text``; see `read_sentences`.
-        dev: labelled tasks for `evaluate_sts`, or None to train without; they are scored every ``eval_steps``.
+        model: an encoder of `load_model`, or its name or folder.
+        args: `FocalCSETrainingArguments`, None for their defaults, or plain `TrainingArguments`.
+        loss: of `build_loss`, or its name, for the default objective; None is focal.
+        train_dataset: sentences, see `take_rows`: a data set, a list, the path of a file, or of `read_sentences`.
+        dev, eval_dataset: labelled tasks to score every ``eval_steps``, see `take_tasks`; two names for one thing.
         max_seq_length: tokens kept of a training sentence.
         mask_duplicates: equal texts are left out of each other's negatives; None leaves it to the loss.
-        reference: a frozen encoder of `load_model` for the losses that compare with one.
+        reference: a frozen encoder of `load_model`, or its name, for the losses that compare with one.
         negatives: "global", those of all processes, or "local".
         objective: an `Objective` in the place of loss, mask_duplicates, reference and negatives.
         allow_resume_mismatch: resume from a checkpoint of a run that differs from this one.
         measure_steps: log alignment and uniformity of a fixed sample every so many steps.
+        compute_metrics: called with the cosines and the scores of labelled pairs, see `Scorer`.
+        model_init: makes the encoder, or gives its name, anew for each run.
 
     Raises:
         UserError: a reference is missing or not used, every dropout rate is 0 (both views would be equal) and there is
             no augmentation, torch_compile meets a cutoff, there are fewer than two sentences a batch, the dev tasks
-            do not give the metric that is to choose the best checkpoint, or processes and engine are not those that
-            were asked for.
+            do not give the metric that is to choose the best checkpoint, processes and engine are not those that
+            were asked for, or something given cannot be used.
     """
 
     model: Any
@@ -62,11 +70,11 @@ class FocalCSETrainer(KeepingTrainer):
 
     def __init__(
         self,
-        model: Any,
-        args: FocalCSETrainingArguments,
-        loss: ContrastiveLoss | None = None,
+        model: Any = None,
+        args: TrainingArguments | None = None,
+        loss: ContrastiveLoss | str | None = None,
         train_dataset: Any = None,
-        dev: Sequence[Any] | None = None,
+        dev: Any = None,
         processing_class: PreTrainedTokenizerBase | None = None,
         max_seq_length: int = 32,
         mask_duplicates: bool | None = None,
@@ -75,14 +83,24 @@ class FocalCSETrainer(KeepingTrainer):
         allow_resume_mismatch: bool = False,
         measure_steps: int | None = None,
         objective: Objective | None = None,
-        **kwargs: Any,
+        eval_dataset: Any = None,
+        data_collator: Callable[[Any], dict[str, Tensor]] | None = None,
+        model_init: Callable[..., Any] | None = None,
+        compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = None,
+        callbacks: list[Any] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+        optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None = None,
+        **further: Any,
     ):
+        refuse_parameters(further, FocalCSETrainer)
+        self.began = time.monotonic()  # a command line puts its own beginning here
+        self.args = args = take_arguments(args)
+        reference = None if reference is None else take_model(reference, args.seed)
         self.objective = choose_objective(objective, loss, mask_duplicates, reference, negatives, max_seq_length)
         self.allow_resume_mismatch = allow_resume_mismatch
-        self.began = time.monotonic()  # a command line puts its own beginning here
-        self.dev = list(dev or [])
+        self.dev = take_dev(dev, eval_dataset)
         self.alarms = Alarms()
-        self.scorer = Scorer(self, self.dev)
+        self.scorer = Scorer(self, self.dev, compute_metrics)
         self.record: RunRecord | None = None  # where a command line started the run; else made when it is finished
         self.finished = False  # whether the record is that of a run that has ended
         self.asked: dict[str, Any] = {}  # a command line puts the options here that a resumed run must share
@@ -90,61 +108,54 @@ class FocalCSETrainer(KeepingTrainer):
         self._micro = (-1, 0)  # global step, batches seen in it
         self._observed: dict[str, float] = {}
         self._hub_token = args.hub_token
-        check_model(model, args)
-        if args.neftune_noise_alpha is not None:
-            model.packing = False  # the noise is scaled by the length of a row, which must be a sentence
-        args = decide(args, self.dev)
+        model = self.first_model(model, model_init)
+        args = decide(args, self.dev, compute_metrics is not None)
         tokenizer = processing_class or model.tokenizer
-        collator = kwargs.pop("data_collator", None)
-        collator = collator or self.objective.collator(tokenizer, max_seq_length, args.seed)
-        self.collate_views = collator
-        self.max_seq_length = getattr(collator, "max_seq_length", max_seq_length)
-        self.objective.attach(model, lambda: self.accelerator.autocast())
-        self.carried = self.objective.has_state()
-        model.carry(self.objective if self.carried else None)
+        given = data_collator or self.train_objective.collator(tokenizer, max_seq_length, args.seed)
+        if isinstance(given, Views):
+            given.prompted(model.prompt)
+        self.collate_views = as_collator(given, max_seq_length)
+        self.max_seq_length = self.collate_views.max_seq_length
+        self.prepare_model(model, args)
         super().__init__(
             model=model,
             args=args,
-            train_dataset=train_dataset,
+            train_dataset=take_sentences(train_dataset, self.collate_views, tokenizer, args),
             eval_dataset=self.dev or None,
             processing_class=tokenizer,
-            data_collator=self.objective.collate(collator),
-            **kwargs,
+            data_collator=self.train_objective.collate(self.collate_views),
+            compute_metrics=compute_metrics,
+            callbacks=callbacks,
+            optimizers=check_optimizers(optimizers, optimizer_cls_and_kwargs, model, model_init),
+            optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
         )
+        self.model_init = model_init  # Trainer takes it only where no model is given, and makes that without asking
         self.model_accepts_loss_kwargs = False  # before 5.24 this, not the class attribute, decides the division
         self.pads = args.world_size > 1 and not args.dataloader_drop_last
-        # Told by --torch_compile or by accelerate launch --dynamo_backend.
-        model.compiling = self.accelerator.state.dynamo_plugin.backend != DynamoBackend.NO
-        if model.compiling and model.cut:
-            raise UserError(
-                "--torch_compile does not go with a cutoff, which reaches into the compiled encoder; leave one of the "
-                "two out, or use --augmentation token_shuffle"
-            )
+        check_compiled(model, self.accelerator)
         check_engine(args, self.accelerator)
         self.stop_signals = StopSignals()
         self.add_callback(StartOfTraining(self))
         self.add_callback(self.stop_signals)
         if measure_steps is not None:
+            check_measuring(measure_steps, self.train_dataset, self.scorer.labelled)
             self.add_callback(Measuring(measure_steps, self.scorer.measure, self.log))
+
+    def prepare_model(self, model: Any, args: Any) -> None:
+        check_model(model, args)
+        self.train_objective.attach(model, lambda: self.accelerator.autocast())
+        self.carried = self.train_objective.has_state()
+        model.carry(self.train_objective if self.carried else None)
 
     @property
     def loss(self) -> Any:
         """The loss that the objective computes over pairs; None where it has none."""
-        return self.objective.criterion
+        return self.train_objective.criterion
 
     @property
     def baseline(self) -> dict[str, float]:
         """The dev scores before the first step."""
         return self.scorer.baseline
-
-    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        with refused_as(f"--optim {word(self.args.optim)}", "adamw_torch is the default"):
-            return super().create_optimizer(*args, **kwargs)
-
-    def create_scheduler(self, *args: Any, **kwargs: Any) -> Any:
-        remedy = "give what it needs in --lr_scheduler_kwargs, or take linear, the default"
-        with refused_as(f"--lr_scheduler_type {word(self.args.lr_scheduler_type)}", remedy):
-            return super().create_scheduler(*args, **kwargs)
 
     # ---- the step
 
@@ -161,14 +172,14 @@ class FocalCSETrainer(KeepingTrainer):
         if self.pads:
             batch["real"] = inputs["text_ids"] != PADDING_ID  # (B,)
         # An objective with parameters of its own runs inside the model's forward pass, where engines gather them.
-        loss, pairs = model(batch=batch) if self.carried else self.objective(model, batch)
+        loss, pairs = model(batch=batch) if self.carried else self.train_objective(model, batch)
         if pairs is not None and self._logs_next():
-            self._observed = self.objective.diagnostics(pairs)
+            self._observed = self.train_objective.diagnostics(pairs)
         return (loss, pairs) if return_outputs else loss
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """As in transformers, timed where the objective's work beside the model takes a share of it."""
-        if self.objective.side_time is None:
+        if self.train_objective.side_time is None:
             return super().training_step(*args, **kwargs)
         with self.step_time:
             return super().training_step(*args, **kwargs)
@@ -179,7 +190,7 @@ class FocalCSETrainer(KeepingTrainer):
 
     def reference_cost(self) -> dict[str, float]:
         """The time of the objective's work outside the model, and its share of a step; empty without such work."""
-        return self.objective.cost(self.step_time)
+        return self.train_objective.cost(self.step_time)
 
     def _step_seed(self) -> int:
         """The same on all ranks and in a resumed run, another for each batch."""
@@ -193,7 +204,7 @@ class FocalCSETrainer(KeepingTrainer):
         if not self.pads:
             return super().get_train_dataloader()
         whole = self.args.train_batch_size * self.args.world_size
-        padded = Padded(self.train_dataset, getattr(self.collate_views, "blank", {"text": ""}))
+        padded = Padded(self.train_dataset, blank_row(self.collate_views))
         sampler = PaddedSampler(self.train_dataset, whole, self.args.data_seed or self.args.seed)
         return train_dataloader_by(self, padded, lambda _: sampler)
 
@@ -210,17 +221,39 @@ class FocalCSETrainer(KeepingTrainer):
 
     # ---- evaluation
 
-    def evaluate(
+    def evaluate(  # type: ignore[override]
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """Scores of the dev tasks, x 100, as ``eval_task/split/aggregation/metric``; without those of subsets.
 
         ``eval_seconds`` is what scoring took, ``eval_share_of_run`` what all scorings took of the run so far.
+
+        eval_dataset: other tasks to score in place of the dev tasks, see `take_tasks`; or the name of one of these.
         """
-        metrics = self.scorer.metrics(metric_key_prefix)
+        refuse_ignore_keys(ignore_keys)
+        tasks = self.dev if eval_dataset is None else choose_tasks(eval_dataset, self.dev)
+        if not tasks:
+            raise UserError("there is nothing to score: the trainer has no eval_dataset; give one to evaluate(…)")
+        metrics = self.scorer.metrics(metric_key_prefix, tasks)
+        if eval_dataset is None and self.is_in_train:
+            self.scorer.require_metric([name.removeprefix(f"{metric_key_prefix}_") for name in metrics])
         self.log(metrics | self.scorer.spent(metric_key_prefix))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+    def predict(  # type: ignore[override]
+        self, test_dataset: Any, ignore_keys: Any = None, metric_key_prefix: str = "test"
+    ) -> PredictionOutput:
+        """The vectors of N sentences as ``predictions``, (N, D) float32, as the encoder embeds them; no ``label_ids``.
+
+        test_dataset: a list of sentences, or a data set with a column that training would read; every row needs text.
+        """
+        refuse_ignore_keys(ignore_keys)
+        texts, started = texts_of(test_dataset, "test_dataset"), time.time()
+        vectors = self.scorer.encode(texts)
+        metrics = speed_metrics(metric_key_prefix, started, num_samples=len(texts))
+        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics)
+        return PredictionOutput(predictions=vectors, label_ids=None, metrics=metrics)
 
     def score_baseline(self) -> dict[str, float]:
         """Score the encoder as it is before the first step; later scores are logged with their gain over it."""
@@ -228,20 +261,27 @@ class FocalCSETrainer(KeepingTrainer):
 
     # ---- the run
 
-    def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:  # type: ignore[override]
+    def train(  # type: ignore[override]
+        self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: Any = None
+    ) -> Any:
         """Trainer's, from a checkpoint that is known to be whole and of this run ("last": the last such one).
 
         Raises:
             UserError: no such checkpoint, a damaged one, or one of another run.
             Stopped: SIGTERM or Ctrl-C; a checkpoint was saved.
         """
+        refuse_ignore_keys(ignore_keys_for_eval, "ignore_keys_for_eval")
+        check_amount(self.train_dataset, self.args)
+        self.begin_trial(trial)
         asked = "last" if resume_from_checkpoint is True else resume_from_checkpoint
         self.resumed_from = None
         path = self.choose_checkpoint(str(asked)) if asked else None
         if self.finished:  # trained further: another run
             self.record, self.finished = None, False
+        if self.model is not None:  # else a search has scored it: between its runs there is no encoder
+            self.scorer.begin()
         with self.stop_signals:
-            return super().train(resume_from_checkpoint=path, **kwargs)
+            return super().train(resume_from_checkpoint=path, trial=trial)
 
     @property
     def seconds(self) -> float:
@@ -251,15 +291,15 @@ class FocalCSETrainer(KeepingTrainer):
     def run_identity(self) -> dict[str, Any]:
         """What must be equal for a resumed run to equal the uninterrupted one."""
         args = self.args
-        report = getattr(self.train_dataset, "report", None)
         return self.asked | {
             "world_size": args.world_size,
             "engine": engine_of(self.accelerator),
             "per_device_train_batch_size": args.per_device_train_batch_size,
             "gradient_accumulation_steps": args.gradient_accumulation_steps,
             "seed": args.seed,
-            "data": report.sha256 if report is not None else len(self.train_dataset),
-            **self.objective.identity(),
+            "pooler": self.encoder.pooler_name,
+            "data": fingerprint(self.train_dataset),
+            **self.train_objective.identity(),
             "chunk_size": self.encoder.chunk_size,
         }
 
@@ -275,7 +315,13 @@ class FocalCSETrainer(KeepingTrainer):
     @property
     def views(self) -> int:
         """V, of the batches that the collator makes."""
-        return int(getattr(self.collate_views, "views", 2))
+        return self.collate_views.views
+
+    @property
+    def sentences_a_step(self) -> int:
+        """That all processes train on in one step of the optimizer."""
+        args = self.args
+        return int(args.train_batch_size * args.world_size * args.gradient_accumulation_steps)
 
     @cached_property
     def step_memory(self) -> StepMemory:
@@ -286,7 +332,7 @@ class FocalCSETrainer(KeepingTrainer):
             self.args.train_batch_size,
             self.max_seq_length,
             optimizer=word(self.args.optim),
-            world_size=self.args.world_size if self.objective.negatives == "global" else 1,
+            world_size=self.args.world_size if self.train_objective.negatives == "global" else 1,
             views=self.views,
             autocast=self.accelerator.autocast,
         )
@@ -302,49 +348,4 @@ class FocalCSETrainer(KeepingTrainer):
     def parameters_of_encoder(self) -> int:
         """Their number, without those of the objective, which is not published."""
         total = sum(p.numel() for p in self.encoder.parameters())
-        return total - sum(p.numel() for p in self.objective.parameters()) * self.carried
-
-    # ---- publishing: the export goes to the Hub, once, and never the training folder
-
-    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """Make no repository before there is a trained model to put into it."""
-        self.push_in_progress = None
-
-    def create_model_card(  # type: ignore[override]
-        self, language: str | None = None, license: str | None = None, **drafted: Any
-    ) -> None:
-        """README.md of ``output_dir`` from its run.json and results.json, since Trainer's draft has no STS scores.
-
-        Needs the weights in ``output_dir``. drafted: what Trainer's draft would say, all of which the record knows.
-        """
-        if not self.is_world_process_zero():
-            return
-        for name in (name for name, value in drafted.items() if value is not None):
-            logger.warning("create_model_card: %s is left out, the card is made from the record of the run", name)
-        finish.renew_card(self, language, license)
-
-    def push_to_hub(  # type: ignore[override]
-        self,
-        commit_message: str | None = None,
-        blocking: bool = True,
-        token: str | None = None,
-        revision: str | None = None,
-        private: bool | None = None,
-        **card: Any,
-    ) -> str | None:
-        """Save, write the card, export ``output_dir`` to ``output_dir/hub`` and push the export; its address.
-
-        Raises:
-            UserError: no ``hub_model_id``, ``blocking=False``, or what `export_model` and `push` raise.
-        """
-        if self.args.hub_model_id is None:
-            raise UserError("push_to_hub needs hub_model_id, org/name, in the training arguments")
-        if not blocking:
-            raise UserError("push_to_hub(blocking=False) is not offered: the export is checked first; leave it out")
-        self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        save_unpublished(self)
-        if not self.is_world_process_zero():
-            return None
-        (Path(str(self.args.output_dir)) / "training_args.bin").unlink(missing_ok=True)
-        self.create_model_card(**card)
-        return finish.publish(self, commit_message, token or self._hub_token, revision, private)
+        return total - sum(p.numel() for p in self.train_objective.parameters()) * self.carried

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.torch import load_file
-from tiny import SENTENCES, WORDS, plain_load, save_tiny
+from tiny import SENTENCES, WORDS, plain_load, record_mean, save_tiny
 
 from hf_focalcse.cli import main as cli
 from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.errors import UserError
-from hf_focalcse.evaluation import Results
+from hf_focalcse.evaluation import Difference, Results, evaluate_sts, read_pairs
 from hf_focalcse.losses import LOSSES, settings_of
 from hf_focalcse.options.training import GROUPS
 from hf_focalcse.parsing.recipes import recipe_names
@@ -135,6 +135,7 @@ def parser_of(command: str) -> Callable:
 
 RECIPES = {
     "typo.yaml": "learning_rat: 1.0e-5\n",
+    "short.yaml": "lr: 1.0e-5\n",
     "list.yaml": "- loss\n",
     "lists.yaml": "loss: [focal, infonce]\n",
     "broken.yaml": "loss: [focal\n",
@@ -147,7 +148,14 @@ DEV = "--model_name_or_path tiny --train_file text.txt --per_device_train_batch_
 PARSER_MISTAKES = [  # what the parser decides, so no model, file or torch is needed
     ("train", "--los focal", "no flag --los, did you mean '--loss'"),
     ("train", "--learning_rate fast", "invalid float value: 'fast'"),
-    ("train", "stray", "'stray' belongs to no flag"),
+    ("train", "a.txt --train_file b.txt", "'a.txt' and --train_file say the same; leave one of them out"),
+    ("train", "--lr 1e-5 a.txt --seed 1", "'a.txt' belongs to no flag"),
+    ("train", "--learnin_rate 1", "no flag --learnin_rate, did you mean '--learning_rate'"),
+    ("train", "--epoch 1", "no flag --epoch, did you mean '--epochs'"),
+    ("train", "--colour 1", "there is no flag --colour; see train --help"),  # and no name that is not near
+    ("push", "tiny org/name --model x", "there is no flag --model; see push --help"),
+    ("eval", "tiny more", "'more' belongs to no flag"),
+    ("eval", "--dataset x", "there is no flag --dataset; see eval --help"),
     ("train", f"{GOOD} --loss focl", "no loss 'focl', did you mean 'focal'"),
     ("train", f"{GOOD} --loss infonce --m 0.3", "--m belongs to loss dclr, focal, not to infonce"),
     ("train", f"{GOOD} --do_mlm", "--do_mlm is not accepted: the masked-language-model auxiliary is not provided"),
@@ -177,6 +185,7 @@ PARSER_MISTAKES = [  # what the parser decides, so no model, file or torch is ne
     ("train", "--recipe bert-bse", "no recipe 'bert-bse', did you mean 'bert-base'"),
     ("train", "--recipe nowhere.yaml", "no recipe file 'nowhere.yaml'"),
     ("train", "--recipe typo.yaml", "typo.yaml: there is no setting 'learning_rat', did you mean 'learning_rate'"),
+    ("train", "--recipe short.yaml", "short.yaml: 'lr' is for the command line alone; write 'learning_rate' in a"),
     ("train", "--recipe list.yaml", "recipe list.yaml must be a mapping of flags to values"),
     ("train", "--recipe broken.yaml", "recipe broken.yaml is not valid yaml"),
     ("train", "--recipe lists.yaml", "'loss' is the list ['focal', 'infonce']; it must be one number or text"),
@@ -192,7 +201,13 @@ PARSER_MISTAKES = [  # what the parser decides, so no model, file or torch is ne
     ("eval", "--model_name_or_path tiny --pooler mean --tasks rerank --rerank_file x.tsv --sts_dir .",
      "--sts_dir . is given, but --tasks names no STS set"),
     ("eval", "--model_name_or_path tiny --pooler mean --tasks rerank --splits dev", "with --rerank_split"),
-    ("table", "", "the following arguments are required: results"),
+    ("table", "", "RESULTS is missing: table RESULTS"),
+    ("table", "x --format html", "--format is 'html'; it must be plain, markdown or both"),
+    ("compare", "runs/a", "--factor is missing: compare RUNS"),
+    ("compare", "runs/a --factor loss --resamples 9", "--resamples is 9; it must be 100 to 1,000,000"),
+    ("report", "", "FOLDERS is missing: report FOLDER"),
+    ("sweep", "--dry_run", "GRID is missing: sweep GRID"),
+    ("sweep", "losses --jobs 0", "--jobs is 0; it must be at least 1"),
     ("eval", "--model_name_or_path tiny --poler mean", "no flag --poler, did you mean '--pooler'"),
     ("train", f"{GOOD} --train_fraction 0", "--train_fraction is 0.0; it must be above 0 and at most 1"),
     ("train", f"{GOOD} --train_fraction 0.5 --max_train_samples 8", "and --max_train_samples are both given"),
@@ -211,12 +226,16 @@ MISTAKES = [  # what the job decides once it sees files, models or devices
     ("train", f"{GOOD} --max_seq_length 100", "--max_seq_length is 100; this encoder takes 3 to 64 tokens"),
     ("train", f"{GOOD} --per_device_train_batch_size 1", "per_device_train_batch_size is 1"),
     ("train", f"{GOOD} --push_to_hub --hub_model_id a/b/c", "'a/b/c' is not a repository name; give org/name"),
-    ("train", f"{GOOD} --push_to_hub --hub_model_id o/n --pooler avg_top2", "cannot express pooler avg_top2"),
+    ("train", f"{GOOD} --prompt_name query", "there is no prompt called 'query'; it has none"),
+    ("train", f"{GOOD} --prompt_name query --prompt q", "are both given"),
+    ("train", f"{GOOD} --prompt word --max_seq_length 3", "leaves nothing of a sentence"),
+    ("train", f"{GOOD} --pooler mean+avg_top2", "'avg_top2' cannot be concatenated"),
+    ("eval", "--model_name_or_path tiny --pooler mean --eval_file graded.tsv --truncate_dim 99", "have 16 dimensions"),
     ("eval", "--model_name_or_path tiny --pooler mean --push_to_hub", "--push_to_hub needs --hub_model_id org/name"),
     ("export", "nowhere", "there is no folder nowhere"),
     ("export", "tiny", "nothing in 'tiny' says how it pools"),
     ("push", "nowhere org/name", "there is no folder nowhere"),
-    ("push", "tiny name", "'name' is not a repository name; give org/name"),
+    ("push", "tiny name", "no token for"),
     ("train", f"{GOOD} --pooler mean --reinit_projection true", "--reinit_projection belongs to --pooler cls"),
     ("train", f"{GOOD} --model_revision abc", "revision 'abc' is given for the folder 'tiny'"),
     ("train", f"{GOOD} --report_to wandb", "wandb"),
@@ -432,7 +451,8 @@ def test_trains_judges_and_writes_everything(work, capsys):
         *["--learning_rate", "1e-3"],  # at which the ranks of so few pairs do move
     )
     said = capsys.readouterr().out
-    assert "Before training: graded/file/all/spearman" in said and "gain" in said
+    assert "Pooling: cls, since nothing records how this encoder pools (the papers train [CLS]" in said
+    assert "With pooling cls before training: graded/file/all/spearman" in said and "95 % interval" in said
     record, results = read(work / "out")
     key = "graded/file/all/spearman"
     assert record.final[key] == results.scores[key] and record.baseline[key] != record.final[key]
@@ -453,29 +473,58 @@ def test_trains_judges_and_writes_everything(work, capsys):
     again = Results.read(work / "out/results.json")
     assert again.scores[key] == pytest.approx(results.scores[key], abs=1e-4)
     card = (work / "out/README.md").read_text()
-    word = "RAISED" if record.final[key] > record.baseline[key] else "LOWERED"
-    assert word in card and f"{record.final[key]:.2f}" in card
+    found = Difference(**record.differences[key])
+    assert (found.before, found.after, found.unit) == (record.baseline[key], record.final[key], "pairs")
+    assert found.low <= found.change <= found.high and found.sentence().partition(" ")[2] in card
+    assert record.baseline_of == "with pooling cls before training" and record.start == {}
     # and again from the command that was recorded, bit for bit
     weights = (work / "out/model.safetensors").read_bytes()
     run("train", *record.command[1:], "--overwrite_output_dir")
     assert (work / "out/model.safetensors").read_bytes() == weights
 
 
-def test_a_lowered_score_is_said_loudly(work, capsys):
+def test_a_run_is_compared_with_the_encoder_as_published(work, capsys):
+    """It records mean, by whose cosines the pairs are graded; asked for [CLS], both are scored. It has a licence."""
+    (work / "tiny/README.md").write_text("---\nlicense: mit\n---\n")
+    vectors = load_model(str(record_mean(work / "tiny"))).encode(SENTENCES)
+    vectors /= np.linalg.norm(vectors, axis=1)[:, None]
+    rows = [f"{a}\t{b}\t{vectors[i] @ vectors[j]}\n" for i, a in enumerate(SENTENCES) for j, b in enumerate(SENTENCES)]
+    (work / "graded.tsv").write_text("sentence1\tsentence2\tscore\n" + "".join(rows))
     line = "--model_name_or_path tiny --train_file text.txt --eval_file graded.tsv --per_device_train_batch_size 8"
-    from hf_focalcse.training.finish import lowered_scores
-
-    run("train", *line.split(), *["--max_steps", "2", "--eval_steps", "2", "--output_dir", "out", "--use_cpu"])
-    record, _ = read(work / "out")
+    line += " --use_cpu --logging_steps 1 --eval_steps 2 --overwrite_output_dir --output_dir out --max_steps 4"
     key = "graded/file/all/spearman"
-    record.baseline[key] = record.final[key] + 5
-    record.alarms = lowered_scores(record)
-    record.save(work / "out")
-    from hf_focalcse.publishing.card import write_card
-
-    card = write_card(work / "out").read_text()
-    assert "training LOWERED graded/file/all/spearman" in record.alarms[0]
-    assert "**Contrastive training LOWERED" in card and "> **Alarm:**" in card and "worse" in card
+    run("train", *line.split(), "--pooler", "cls")
+    said = capsys.readouterr().out
+    assert "WARNING: as published the encoder pools by mean (1_Pooling/config.json), but it is trained with" in said
+    assert "Pooling: cls, asked for by --pooler" in said
+    record, _ = read(work / "out")
+    mean, cls = (evaluate_sts(load_model("tiny", name), [read_pairs("graded.tsv")], progress=False).scores[key]
+                 for name in ("mean", "cls_before_pooler"))  # fmt: skip
+    assert (record.baseline[key], record.start[key]) == pytest.approx((mean, cls)) and mean > cls + 1
+    assert f"As published: {key} {mean:.2f}\nWith pooling cls before training: {key} {cls:.2f}" in said
+    gains = [entry[f"eval_{key}/gain"] for entry in record.log if f"eval_{key}/gain" in entry]
+    scored = [entry[f"eval_{key}"] for entry in record.log if f"eval_{key}" in entry]
+    assert gains == pytest.approx([score - mean for score in scored])
+    found = Difference(**record.differences[key])
+    assert (found.before, record.start_differences[key]["before"]) == (record.baseline[key], record.start[key])
+    assert found.verdict == "lowered" and found.high < 0
+    assert f"ALARM: contrastive training LOWERED {key} from {mean:.2f} to" in said and said.count("LOWERED") == 1
+    assert f"note: no checkpoint scored above the encoder as published on {key}" in said
+    card = (work / "out/README.md").read_text()
+    assert "**Contrastive training LOWERED" in card and "> **Alarm:**" in card and "worse on it than" in card
+    assert "\nlicense: mit\n" in card
+    # without --pooler the recorded pooling is trained, and there is one baseline
+    run("train", *line.split(), "--license", "apache-2.0")
+    said = capsys.readouterr().out
+    assert "Pooling: mean, as 1_Pooling/config.json of the encoder records" in said and "WARNING: as pub" not in said
+    record, _ = read(work / "out")
+    assert record.baseline[key] == pytest.approx(mean) and (record.start, record.start_differences) == ({}, {})
+    assert (record.model["pooler"], record.model["published"]["pooler"]) == ("mean", "mean")
+    assert load_model("out").pooler_name == "mean"
+    assert "\nlicense: apache-2.0\n" in (work / "out/README.md").read_text()
+    with pytest.raises(SystemExit):
+        run("train", *line.split(), "--mlp_only_train")
+    assert "--mlp_only_train belongs to --pooler cls; tiny records pooler mean" in capsys.readouterr().err
 
 
 def test_without_labelled_data_it_says_so_and_trains(work, capsys):
@@ -545,9 +594,13 @@ def test_the_bare_command_trains_the_quickstart(tmp_path):
     folder = tmp_path / "runs/quickstart-focal-seed42"
     record, results = read(folder)
     (name,) = (key for key in record.final if key.endswith("/all/spearman"))
-    assert record.final[name] == results.scores[name] > record.baseline[name]
-    assert f"{record.baseline[name]:.2f}" in end.stdout and f"{record.final[name]:.2f}" in end.stdout
-    assert "%|" in end.stderr  # a progress bar
+    found = Difference(**record.differences[name])
+    assert record.final[name] == results.scores[name] == found.after and record.baseline[name] == found.before
+    assert record.baseline_of == "as published" and record.model["published"]["pooler"] == "mean"
+    assert f"{found.before:.2f}" in end.stdout and f"{found.after:.2f}" in end.stdout
+    interval = f"95 % interval {found.low:+.2f} to {found.high:+.2f}"
+    assert interval in end.stdout and interval in (folder / "README.md").read_text()
+    assert "step 40/40  loss " in end.stdout and "\r" not in end.stdout + end.stderr  # no bar in a file
     card = (folder / "README.md").read_text()
     assert "had supervised training before" in card and "sentence-transformers/all-MiniLM-L6-v2" in card
 

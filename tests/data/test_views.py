@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 import hf_focalcse
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, View, Views, build_loss
-from hf_focalcse.data.views import PADDING_ID, token_ids
+from hf_focalcse.data.views import PADDING_ID, blank_row, token_ids
 from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.errors import UserError
 from hf_focalcse.objectives.pairs import make_pairs
@@ -163,8 +163,8 @@ def test_equal_texts_are_those_of_the_rows_not_of_what_views_make_of_them(tokeni
 @pytest.mark.parametrize("views", [2, TRIPLE, [View(("title", "text")), View()]], ids=["one", "three", "joined"])
 def test_a_blank_row_is_known_by_its_id(tokenizer, views):
     collator = Views(tokenizer, 8, views)
-    row = dict.fromkeys(collator.blank, "a dog")
-    batch = collator([row, collator.blank])
+    row = dict.fromkeys(blank_row(collator), "a dog")
+    batch = collator([row, blank_row(collator)])
     assert batch["text_ids"][1] == PADDING_ID != batch["text_ids"][0]
     assert words(tokenizer, batch["input_ids"][1, 0])[:2] == ["[CLS]", "[SEP]"]
 

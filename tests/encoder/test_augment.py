@@ -45,7 +45,7 @@ def test_token_shuffle_permutes_the_tokens_and_leaves_the_padding():
     # [CLS] moves too, as in ConSERT: it is found at each place about equally often
     places = torch.stack([(order[1] == 0).nonzero().squeeze() for order in orders])
     assert torch.bincount(places, minlength=4)[:4].min() > 30
-    assert draw("token_shuffle", 0).order.tolist() == [[6, 9, 7, 2, 8, 4, 1, 5, 3, 0], [1, 2, 0, 3, 4, 5, 6, 7, 8, 9]]
+    assert draw("token_shuffle", 0).order.tolist() == [[2, 3, 4, 8, 6, 0, 9, 5, 1, 7], [2, 3, 0, 1, 4, 5, 6, 7, 8, 9]]
 
 
 def test_token_cutoff_zeroes_the_share_of_tokens():
@@ -53,7 +53,7 @@ def test_token_cutoff_zeroes_the_share_of_tokens():
         tokens = draw("token_cutoff:0.3", seed).tokens
         assert (~tokens).sum(1).tolist() == [3, 1]  # int(10 x 0.3), int(4 x 0.3)
         assert tokens[1, 4:].all()
-    assert (~draw("token_cutoff:0.3", 0).tokens).nonzero().tolist() == [[0, 6], [0, 7], [0, 9], [1, 1]]
+    assert (~draw("token_cutoff:0.3", 0).tokens).nonzero().tolist() == [[0, 2], [0, 3], [0, 4], [1, 2]]
     assert (~torch.stack([draw("token_cutoff:0.3", s).tokens for s in range(50)])).any(0)[MASK.bool()].all()
 
 

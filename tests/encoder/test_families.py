@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from tiny import CONFIGS
+from tiny import CONFIGS, FURTHER
 
 import hf_focalcse
 from hf_focalcse.encoder import auto
@@ -28,17 +28,20 @@ def test_the_class_is_made_from_the_row(family):
     assert kind is MODELS[getattr(transformers, f"{family.name}Config")]
     assert family.class_name in hf_focalcse.__all__
     assert pickle.loads(pickle.dumps(kind)) is kind
-    assert f"{family.name}Model" in kind.__doc__
-    assert issubclass(kind, getattr(transformers, f"{family.name}PreTrainedModel"))
+    assert f"{family.name}{family.encoder}" in kind.__doc__
+    assert issubclass(kind, getattr(transformers, f"{family.base or family.name}PreTrainedModel"))
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_the_row_names_parts_that_are_there(family):
-    config = next(config for config in CONFIGS.values() if type(config).__name__ == f"{family.name}Config")
+    config = next(config for config in (CONFIGS | FURTHER).values() if type(config).__name__ == f"{family.name}Config")
     model = MODELS[type(config)](copy.deepcopy(config))
     assert set(family.dropout) == {
-        name for name in vars(config) if name.endswith(("dropout", "dropout_prob")) and "classifier" not in name
-    } - {"seq_classif_dropout", "qa_dropout", "summary_last_dropout"}
+        name
+        for name in vars(config)
+        if name.endswith(("dropout", "dropout_prob", "dropout_rate"))
+        and not name.startswith(("classifier", "seq_classif", "qa", "summary_last", "pooler"))
+    }
     assert isinstance(model.projection_linear, torch.nn.Linear)
     assert model.encoder_has_pooler == (getattr(model.encoder, "pooler", None) is not None)
     assert (model._last_output is not None) == (family.after_attention is not None)

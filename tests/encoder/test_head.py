@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import CONFIGS, SENTENCES, plain_load, save_tiny
+from tiny import CONFIGS, FURTHER, SENTENCES, plain_load, save_tiny
 from transformers import set_seed
 
 from hf_focalcse.data.views import tokenize
@@ -94,7 +94,7 @@ def test_a_stranger_sees_a_wrong_vector_when_the_head_is_lost(saved):
 
 
 def test_every_family_is_registered():
-    assert {config.model_type for config in MODELS} == set(FAMILIES)
+    assert {config.model_type for config in MODELS} == {*FAMILIES, *FURTHER}
     for family, config in CONFIGS.items():
         assert isinstance(AutoModelForFocalCL.from_config(copy.deepcopy(config)), MODELS[type(config)]), family
 

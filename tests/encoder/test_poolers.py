@@ -7,7 +7,7 @@ from tiny import VOCABULARY, save_tiny
 from hf_focalcse.data.views import tokenize
 from hf_focalcse.encoder.augment import build_augmentation
 from hf_focalcse.encoder.loading import load_model
-from hf_focalcse.encoder.poolers import POOLERS, Pooler, resolve_pooler
+from hf_focalcse.encoder.poolers import POOLERS, Pooler, pooler_of, resolve_pooler
 from hf_focalcse.errors import UserError
 
 # One sentence of three tokens in a row of four; one dimension. Layers: embeddings, layer 1, layer 2 (last).
@@ -20,6 +20,9 @@ BY_HAND = {
     "cls_before_pooler": 4.0,
     "mean": (4 + 8 + 6) / 3,
     "max": 8.0,
+    "mean_sqrt_len": (4 + 8 + 6) / 3**0.5,
+    "weighted_mean": (1 * 4 + 2 * 8 + 3 * 6) / 6,
+    "last": 6.0,
     "avg_top2": (10 + 20 + 30 + 4 + 8 + 6) / 6,
     "avg_first_last": (10 + 20 + 30 + 4 + 8 + 6) / 6,  # the first layer is hidden state 1
     "avg_embedding_last": (1 + 2 + 3 + 4 + 8 + 6) / 6,
@@ -31,6 +34,20 @@ def test_by_hand(name):
     row = POOLERS[name]
     layers = LAYERS if row.all_layers else LAYERS[-1:]
     assert row.pool(layers, MASK, IDS).tolist() == [[pytest.approx(BY_HAND[name])]]
+
+
+def test_concatenation_is_in_the_order_given():
+    found = pooler_of("last+mean").pool(LAYERS[-1:], MASK, IDS)
+    assert found.tolist() == [[6.0, pytest.approx(6.0)]]
+    assert pooler_of("avg+last").sentence_transformers == ("mean_tokens", "lasttoken")
+    with pytest.raises(UserError, match="'avg_top2' cannot be concatenated"):
+        resolve_pooler("mean+avg_top2")
+
+
+def test_the_first_and_the_last_token_are_those_of_the_mask():
+    mask = torch.tensor([[0, 1, 1, 0]])
+    assert POOLERS["cls"].pool(LAYERS[-1:], mask, IDS).item() == 8
+    assert POOLERS["last"].pool(LAYERS[-1:], mask, IDS).item() == 6
 
 
 def test_top2_and_first_last_differ_with_more_layers():

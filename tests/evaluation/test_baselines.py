@@ -206,7 +206,7 @@ def test_table_leaves_out_folders_without_results(tmp_path, monkeypatch, capsys)
     results("x", 1.0).write(tmp_path / "run/results.json")
     main(["table", "report", "run", "--format", "plain"])
     out, err = capsys.readouterr()
-    assert out.count("x (mean)") == 1 and err == "note: left out because they have no results.json: report\n"
+    assert out.count("x (mean)") == 1 and err == "note: left out because they hold no scores: report\n"
     for arguments in (["report"], ["report", "report/"], ["run", "mine=report"], ["run", "nowhere"]):
         with pytest.raises(SystemExit):
             main(["table", *arguments])

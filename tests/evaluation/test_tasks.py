@@ -230,7 +230,7 @@ def test_damaged_senteval_files(senteval, name, content, message):
     [
         (["STS61"], "there is no task 'STS61', did you mean 'STS16'"),
         (["STSBenchmark/validation"], "has no split 'validation'; there are train, dev, test"),
-        (["SICK-R/senteval"], "no split 'senteval', did you mean 'senteval-test'"),
+        (["SICK-R/senteval"], "no split 'senteval'; there are train, trial, mteb-test, senteval-test"),
         (["SICK-R/trial"], "Hub does not tell the pairs of SICK-R/trial apart; give --sts_dir DIR"),
     ],
 )

@@ -169,15 +169,20 @@ def test_what_differs_besides_the_factor_is_refused(case, tmp_path, capsys):
 
 
 def test_a_difference_can_be_accepted_and_is_said(tmp_path, capsys):
-    make(tmp_path / "a", "infonce", 1, 0.5)
+    """So is what each arm was before training."""
+    dev = "STSBenchmark/dev/all/spearman"
+    make(tmp_path / "a", "infonce", 1, 0.5, baseline={dev: 79.0}, baseline_of="as published", start={dev: 70.0})
     make(tmp_path / "b", "focal", 1, 0.4, git_commit="b" * 40, versions={"torch": "2.12"})
     said = compare(capsys, tmp_path, "--factor", "loss", "--allow", "commit", "versions")
+    assert (
+        f"Note: infonce, {dev}: 79.00 as published, 70.00 with pooling cls before training, 80.00 trained (no interval"
+    ) in said
     assert "accepted besides the factor: commit (bbbbbbbbbbbb, aaaaaaaaaaaa); version of torch (2.12, 2.13)" in said
 
 
 def test_mistakes(study, tmp_path, capsys):
     for arguments, message in {
-        (study,): "the following arguments are required: --factor",
+        (study,): "--factor is missing: ",
         (study, "--factor", "los"): "there is no setting 'los', did you mean 'loss'?",
         (study, "--factor", "seed"): "the tests are made over seeds; name the setting",
         (study, "--factor", "learning_rate"): "all 12 runs have the same learning_rate; there is nothing to compare",

@@ -12,9 +12,10 @@ from scipy import stats
 from hf_focalcse.cli import main as cli
 from hf_focalcse.errors import UserError
 from hf_focalcse.experiments import figures, report, sections
-from hf_focalcse.experiments.differences import differing, settings_of
+from hf_focalcse.experiments.differences import settings_of
 from hf_focalcse.experiments.groups import read_study
 from hf_focalcse.experiments.study import Summary
+from hf_focalcse.runs.differing import differing
 from hf_focalcse.runs.record import RunRecord
 
 KEY = f"{DEV}/all/spearman"
@@ -64,7 +65,7 @@ class Page(HTMLParser):
     def handle_data(self, data):
         self.text += data
         if self.cell is not None:
-            self.cell[-1] += data
+            self.cell[-1] += data.replace("\xa0", " ")  # which keeps a deviation on one line
 
 
 # ---- numbers
@@ -182,7 +183,7 @@ def test_what_training_found_replaces_what_was_asked_for(tmp_path):
     (group,) = read_study([tmp_path]).groups
     assert group.factors["pooler"] == "mean"
     first, second = (settings_of(RunRecord.load(tmp_path / f"a-seed{seed}"), lambda _: True) for seed in (1, 2))
-    assert differing(first, second) == ["output_dir", "seed"]
+    assert list(differing(first, second)) == ["output_dir", "seed"]
 
 
 def test_another_text_of_the_same_name_is_another_group(tmp_path):
@@ -262,6 +263,24 @@ def test_ablations_change_one_setting_and_a_loss_with_all_that_is_its_own(tmp_pa
     assert found == {"loss": [("focal", "c"), ("dclr", "f")]}  # at 0.1; the one at 0.05 came before it in the list
     loss = [s for s in read_study([tmp_path]).ablations() if s.setting == "loss"]
     assert [g.name for _, g in loss[0].points] == ["a", "b", "e"] and not loss[0].numeric
+
+
+def test_the_encoder_as_published_has_a_row_where_another_pooling_was_trained(runs):
+    for folder in runs.iterdir():
+        record = json.loads((folder / "run.json").read_text())
+        found = {"key": KEY, "before": 86.0, "after": 84.0, "low": -2.5, "high": -1.5, "units": 9, "unit": "pairs"}
+        changed = {"baseline": record["baseline"] | {KEY: 86.0}, "start": record["baseline"]}
+        changed |= {"baseline_of": "as published", "differences": {KEY: found | {"verdict": "lowered"}}}
+        (folder / "run.json").write_text(json.dumps(record | changed))
+    study = read_study([runs])
+    assert {(group.before(KEY), group.published(KEY)) for group in study.groups} == {(79.0, 86.0)}
+    assert {curve[0] for run in study.runs for key, curve in run.curves.items() if key == KEY} == {79.0}
+    text = write(runs)[1]
+    assert "| all-minilm, as published |" in text and "| all-minilm (cls), before training |" in text
+    for folder in runs.iterdir():  # the pooling that is recorded: one row
+        record = json.loads((folder / "run.json").read_text())
+        (folder / "run.json").write_text(json.dumps(record | {"start": {}}))
+    assert {group.runs[0].before_is for group in read_study([runs]).groups} == {"as published"}
 
 
 def test_the_baseline_that_was_evaluated_alone_fills_the_row_before_training(runs):
@@ -441,11 +460,13 @@ def test_the_page_loads_nothing_and_is_the_same_each_time(runs):
 def test_markdown_and_page_hold_the_same_figures(runs):
     html, markdown, _ = write(runs)
     page = Page(html)
-    cells = [[re.sub(r"\\(.)", r"\1", cell.strip()) for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-             for line in markdown.splitlines() if line.startswith("|") and ":--" not in line]  # fmt: skip
+    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in markdown.splitlines()
+            if line.startswith("|") and ":--" not in line]  # fmt: skip
+    plain = [[cell.strip().removeprefix("**").removesuffix("**") for cell in row] for row in rows]
+    cells = [[re.sub(r"\\(.)", r"\1", cell) for cell in row] for row in plain]
     assert cells == [[cell.strip() for cell in row] for table in page.tables for row in table]
     for sentence in re.findall("^> (.+)$", markdown, re.M):
-        assert re.sub(r"\\(.)", r"\1", sentence) in page.text
+        assert re.sub(r"\\(.)", r"\1", sentence) in " ".join(page.text.split())  # a long one is folded
 
 
 EVIL = '<script>alert(1)</script>"><img src=x onerror=alert(2)> | [x](javascript:y) $\\frac$ `'
@@ -465,10 +486,46 @@ def test_text_of_the_records_stays_text(tmp_path):
     assert "<script" not in html and "<img src=x" not in html and "<i>" not in html and "<b>" not in html
     assert {tag for tag, _ in Page(html).tags} <= set(
         "html head meta title style body main h1 nav ul li a section h2 p div table caption span thead tbody tr th td "
-        "figure img figcaption code".split()
+        "figure img figcaption code details summary strong".split()
     )
     assert not re.search(r"(?<!\\)<", markdown.replace("\n> ", "\n")) and not re.search(r"(?<!\\)\]\(java", markdown)
     assert "alert(1)" in Page(html).text and "It differs." in Page(html).text and "unsaid" not in html
+
+
+def test_averages_come_first_and_the_highest_of_a_column_is_bold(runs):
+    html, markdown, _ = write(runs)
+    header, *rows = Page(html).tables[0]
+    assert header[:4] == ["", "n", "Avg (SentEval)", "STS12"] and header[-1] == "STS-B dev"
+    of = {row[0]: dict(zip(header, row, strict=True)) for row in rows}
+    bold = re.findall("<strong>([^<]+)</strong>", html)
+    best = [of["focal"][title] for title in header[2:] if title.startswith(("SICK", "STS-B dev"))]
+    best += [of["infonce"][title] for title in header[2:] if not title.startswith(("SICK", "STS-B dev"))]
+    assert sorted(text.replace("\xa0", " ") for text in bold) == sorted(best)
+    assert f"**{of['focal']['STS-B dev']}**" in markdown and f"**{of['infonce']['STS12']}**" in markdown
+    rows = [["a", "1", "70.00", "-"], ["b", "2", "70.00 ± 1.00", "-"], ["c", "1", "69.99", "-"]]
+    assert sections._highest_cells(rows) == {(0, 2), (1, 2)}  # as they are shown
+    assert not sections._highest_cells(rows[:1])  # one row is no comparison
+
+
+def test_the_title_is_the_user_s(runs):
+    html, markdown, _ = write(runs, "--title", "Mine <1>")
+    assert "<title>Mine &lt;1&gt;</title>" in html and "<h1>Mine &lt;1&gt;</h1>" in html
+    assert markdown.startswith("# Mine \\<1\\>\n")
+    assert "<h1>What the runs show</h1>" in write(runs)[0]
+
+
+def test_a_phone_folds_what_is_long_and_the_rest_of_the_world_does_not(runs, tmp_path):
+    compared = tmp_path / "compare.json"
+    compared.write_text(json.dumps({"conclusion": f"a is above b{' by far' * 40}. That is no proof. Nor is this."}))
+    html, _, _ = write(runs, "--compare", str(compared))
+    folded = re.findall("<summary>([^<]+)</summary>", html)
+    assert folded[:2] == ["Sections", f"a is above b{' by far' * 40}."]
+    assert "<p>That is no proof. Nor is this.</p>" in html
+    assert {"3 pictures", "2 tables"} & set(folded) and len(folded) >= 6
+    scores, tests, *_ = html.split("<section")[1:]
+    assert "<table" in scores and "<details" not in scores and '<details class="finding">' in tests
+    assert "details::details-content" in html and "(min-width: 40.01rem), print" in html
+    assert "@media (prefers-color-scheme: dark)" in html
 
 
 def test_no_path_of_the_machine_and_no_training_text(runs):

@@ -110,15 +110,16 @@ def test_names_and_flags_of_the_runs(material, monkeypatch):
     }
     grid = read_grid(str(write(material, axes, base={"learning_rate": 1e-3})))
     assert [run.name for run in grid.runs] == [
-        *("cls-infonce-seed1", "cls-focal-m0.3-seed1", "mean-infonce-seed1", "mean-focal-m0.3-seed1"),
-        *("cls-infonce-seed2", "cls-focal-m0.3-seed2", "mean-infonce-seed2", "mean-focal-m0.3-seed2"),
+        *("cls_infonce_seed-1", "cls_focal-m0.3_seed-1", "mean_infonce_seed-1", "mean_focal-m0.3_seed-1"),
+        *("cls_infonce_seed-2", "cls_focal-m0.3_seed-2", "mean_infonce_seed-2", "mean_focal-m0.3_seed-2"),
     ]
+    assert grid.runs[3].before == "mean-focal-m0.3-seed1"
     run = grid.runs[3]
     assert {"--pooler=mean", "--learning_rate=1e-05", "--loss=focal", "--m=0.3", "--seed=1"} <= set(run.argv)
     assert "--learning_rate=0.001" not in run.argv  # the axis has the last word
     assert (run.asked["learning_rate"], run.asked["temperature"], run.asked["max_steps"]) == (1e-5, 0.05, 10)
     assert [run.name for run in read_grid(str(write(material, {"temperature": [0.05, 0.1]}))).runs] == [
-        *("temperature0.05", "temperature0.1"),
+        *("temperature-0.05", "temperature-0.1"),
     ]
 
 
@@ -142,15 +143,15 @@ def test_every_shipped_grid_and_every_study_can_be_read(material, monkeypatch, t
     (tmp_path / "wiki3.txt").touch(), write_sets(tmp_path)
     monkeypatch.chdir(tmp_path)
     names = {run.name for s in (ROOT / "studies/minilm").glob("*.yaml") for run in read_grid(str(s)).runs}
-    assert {"cls-infonce-seed1", "mean-dclr-seed4", "m0.0-seed1", "temperature0.07-seed1"} <= names
+    assert {"cls_infonce_seed-1", "mean_dclr_seed-4", "m-0.0_seed-1", "temperature-0.07_seed-1"} <= names
     assert len(names) == 32 + 4 + 3
 
 
 WRONG = {
     "an unknown key": ({"axis": {}}, "there is no key 'axis', did you mean 'axes'?; allowed: name, note, base"),
     "no axis": ({"axes": {}}, "axes is empty"),
-    "an unknown flag": ({"axes": {"sed": [1]}}, "run sed1: there is no flag --sed, did you mean '--seed'?"),
-    "a value of the wrong type": ({"axes": {"seed": ["one"]}}, "run seedone: argument --seed: invalid int value"),
+    "an unknown flag": ({"axes": {"sed": [1]}}, "run sed-1: there is no flag --sed, did you mean '--seed'?"),
+    "a value of the wrong type": ({"axes": {"seed": ["one"]}}, "run seed-one: argument --seed: invalid int value"),
     "a value out of range": ({"axes": {"learning_rate": [-1]}}, "--learning_rate is -1.0; it must be a number above"),
     "a setting of another loss": (
         {"axes": {"loss": {"a": {"loss": "infonce", "m": 0.3}}}},
@@ -162,20 +163,20 @@ WRONG = {
     "two runs of one name": (
         {
             "axes": {
-                "a": {"x-y": {"loss": "focal"}, "x": {"loss": "infonce"}},
-                "b": {"z": {"seed": 1}, "y-z": {"seed": 2}},
+                "a": {"x_y": {"loss": "focal"}, "x": {"loss": "infonce"}},
+                "b": {"z": {"seed": 1}, "y_z": {"seed": 2}},
             }
         },
-        "makes two runs called x-y-z",
+        "makes two runs called x_y_z",
     ),
-    "a value twice": ({"axes": {"seed": [1, 1]}}, "axis seed: seed1 occurs twice"),
+    "a value twice": ({"axes": {"seed": [1, 1]}}, "axis seed: seed-1 occurs twice"),
     "two axes for one flag": (
         {"axes": {"pooler": ["cls"], "p": {"a": {"pooler_type": "mean"}}}},
         "the axes 'pooler' and 'p' both set pooler",
     ),
     "a path as a name": (
         {"axes": {"model_name_or_path": ["a/b"]}},
-        "'model_name_or_patha/b' cannot be part of a folder",
+        "'model_name_or_path-a/b' cannot be part of a folder",
     ),
     "a flag without a value": ({"axes": {"x": {"a": {"loss": None}}}}, "loss is None; it must be"),
     "an output folder": (
@@ -251,12 +252,11 @@ def test_wrong_files_and_flags(material, monkeypatch):
     assert older.asked["per_device_train_batch_size"] == 4 and "--per_device_train_batch_size=8" not in older.argv
     with pytest.raises(UserError, match="there is no flag --max_step, did you mean '--max_steps'"):
         read_grid(grid, ["--max_step", "3"])
-    with pytest.raises(UserError, match="--only dog: grid grid has no run of that name; there are seed1"):
+    with pytest.raises(UserError, match="--only dog: grid grid has no run of that name; there are seed-1"):
         sweeping.choose(read_grid(grid), ["dog"])
     with pytest.raises(UserError, match="--jobs is 0"):
         parse_sweep(["grid.yaml", "--jobs", "0"])
-    with pytest.raises(UserError, match="the grid comes first"):
-        parse_sweep(["--jobs", "2", "grid.yaml"])
+    assert parse_sweep(["--jobs", "2", "grid.yaml"]).grid == "grid.yaml"
     with pytest.raises(UserError, match="there is no program 'acelerate'"):
         processes.launch_words("acelerate launch", 1)
     assert processes.launch_words("torchrun --nproc_per_node 2", 2)[1:] == ["--standalone", "--nproc_per_node", "2"]
@@ -333,7 +333,7 @@ def test_a_run_is_judged_when_a_sweep_did_it_by_these_flags(evaluate, sets, mate
     monkeypatch.chdir(material)
     write_sets(material)
     grid = read_grid(str(write(material, {"seed": [1]}, "judged", evaluate=evaluate)))
-    (run,), folder = grid.runs, tmp_path / "seed1"
+    (run,), folder = grid.runs, tmp_path / "seed-1"
     finished(folder, run, sets=["pairs/file", "STSBenchmark/dev"])  # as training leaves it: the dev score
     assert states.state_of(run, folder, grid) == states.TRAINED
     scored(folder, sets=["pairs/file", "STSBenchmark/dev", *sets])
@@ -354,6 +354,24 @@ def test_a_run_is_judged_when_a_sweep_did_it_by_these_flags(evaluate, sets, mate
     assert states.state_of(run, folder, grid) == states.TRAINED
 
 
+def test_a_sweep_of_version_0_1_goes_on_in_its_folders(material, tmp_path, monkeypatch, capsys):
+    """Its runs are called lossfocal-seed1, those of today loss-focal_seed-1."""
+    monkeypatch.chdir(material)
+    path = str(write(material, {"loss": ["focal", "infonce"], "seed": [1]}, "older"))
+    focal, infonce = read_grid(path).runs
+    finished(tmp_path / "runs/lossfocal-seed1", focal)
+    sweeping.sweep(parse_sweep([path, "--runs", str(tmp_path / "runs"), "--dry_run"]))
+    said = capsys.readouterr().out
+    assert re.search("^lossfocal-seed1 +finished ", said, re.M) and re.search("^loss-infonce_seed-1 +new ", said, re.M)
+    args = parse_sweep([path, "--runs", str(tmp_path / "runs"), "--dry_run", "--only", "lossfocal*", "--seed", "3"])
+    with pytest.raises(UserError, match="--seed is what axis 'seed'"):
+        sweeping.sweep(args)
+    with pytest.raises(UserError, match="lossfocal-seed1 holds a run with other settings than the grid's: max_steps"):
+        sweeping.sweep(parse_sweep([path, "--runs", str(tmp_path / "runs"), "--dry_run", "--max_steps", "3"]))
+    (tmp_path / "runs/loss-focal_seed-1").mkdir()  # begun since
+    assert focal.in_folder(tmp_path / "runs").name == "loss-focal_seed-1" and infonce.before == "lossinfonce-seed1"
+
+
 def quick(grid, folder, command):
     """A sweep whose runs are ``command``."""
     sweep = sweep_of(grid, folder)
@@ -368,12 +386,12 @@ def test_what_cannot_be_read_or_written_fails_one_run_or_none(material, tmp_path
     sweep = quick(grid, tmp_path / "a", "import time; time.sleep(1)")
     for run in grid.runs:
         finished(tmp_path / "a" / run.name, run)
-    (tmp_path / "a/seed1/results.json").write_text("{")  # cut
-    (tmp_path / "a/.locks/seed2.lock").mkdir()  # no lock can be taken
+    (tmp_path / "a/seed-1/results.json").write_text("{")  # cut
+    (tmp_path / "a/.locks/seed-2.lock").mkdir()  # no lock can be taken
     with pytest.raises(SystemExit):
         sweep.go()
-    assert sweep.finished == ["seed3"] and "Is a directory" in sweep.failed["seed2"]
-    assert "seed1/results.json is not a results.json" in sweep.failed["seed1"]
+    assert sweep.finished == ["seed-3"] and "Is a directory" in sweep.failed["seed-2"]
+    assert "seed-1/results.json is not a results.json" in sweep.failed["seed-1"]
 
     sweep = quick(grid, tmp_path / "b", "import time; time.sleep(600)")
     (tmp_path / "b" / sweeping.JOURNAL).mkdir()  # no line can be written
@@ -381,8 +399,8 @@ def test_what_cannot_be_read_or_written_fails_one_run_or_none(material, tmp_path
     try:
         (job,) = sweep.running
         assert not sweep.failed and job.process.poll() is None
-        assert processes.take_lock(tmp_path / "b/.locks/seed1.lock") is None
-        assert "sweep.jsonl lacks the start of seed1: " in capsys.readouterr().out
+        assert processes.take_lock(tmp_path / "b/.locks/seed-1.lock") is None
+        assert "sweep.jsonl lacks the start of seed-1: " in capsys.readouterr().out
     finally:
         job.process.kill(), job.process.wait()
 
@@ -406,12 +424,12 @@ def test_a_terminal_shows_what_is_done_what_runs_and_how_long_it_takes(material,
     sweep = quick(grid, tmp_path / "runs", "")
     for run in grid.runs:
         finished(tmp_path / "runs" / run.name, run)
-    sweep.finished, sweep.failed, sweep.took = ["seed1"], {"seed2": "why"}, {"train": [100.0, 140.0], "eval": []}
+    sweep.finished, sweep.failed, sweep.took = ["seed-1"], {"seed-2": "why"}, {"train": [100.0, 140.0], "eval": []}
     sweep.pending = [grid.runs[3]]
     sweep.running = [SimpleNamespace(run=grid.runs[2], what="train", seconds=30.0)]
     for _ in (1, 2):
         sweep.progress.show(len(sweep.finished), sweep.status())
-    said = "1 failed, 1 waiting, about 3 min 30 s left; train seed3 30 s of about 2 min 00 s"
+    said = "1 failed, 1 waiting, about 3 min 30 s left; train seed-3 30 s of about 2 min 00 s"
     sweep.progress.close()
     stream.write("\rend")
     drawn = ""
@@ -443,10 +461,10 @@ def test_runs_go_on_when_nobody_reads_any_more(monkeypatch, terminal):
 def test_a_file_gets_lines_alone(capsys):
     progress = Progress(3)
     progress.show(1, "1 failed")
-    progress.line("finished seed1")
+    progress.line("finished seed-1")
     progress.close()
     said, errors = capsys.readouterr()
-    assert re.fullmatch(r"\d\d:\d\d:\d\d finished seed1\n", said) and not errors
+    assert re.fullmatch(r"\d\d:\d\d:\d\d finished seed-1\n", said) and not errors
 
 
 @pytest.mark.parametrize("left", [b"", b"\0\0\0", b"\xff\xfe{", b'{"command": [', b"[]"])
@@ -456,16 +474,16 @@ def test_a_run_whose_record_is_damaged_is_trained_again(left, material, tmp_path
     sweep = quick(grid, tmp_path, "")
     for run in grid.runs:
         finished(tmp_path / run.name, run)
-    (tmp_path / "seed1/run.json").write_bytes(left)
+    (tmp_path / "seed-1/run.json").write_bytes(left)
     found = [states.state_of(run, tmp_path / run.name, grid) for run in grid.runs]
     assert found == [states.DAMAGED, states.TRAINED]
     sweep.start(grid.runs[0], 0, processes.take_lock(tmp_path / "lock"))
     sweep.running[0].process.wait()
-    assert "training seed1, from the beginning: its run.json is damaged" in capsys.readouterr().out
-    assert "--overwrite_output_dir" in (tmp_path / "seed1" / sweeping.LOG).read_text()
+    assert "training seed-1, from the beginning: its run.json is damaged" in capsys.readouterr().out
+    assert "--overwrite_output_dir" in (tmp_path / "seed-1" / sweeping.LOG).read_text()
     other = read_grid(str(material / "cut.yaml"), ["--m", "0.2"])  # what sweep.json says still counts
     with pytest.raises(UserError, match="m is 0.3 there and 0.2 here"):
-        states.state_of(other.runs[0], tmp_path / "seed1", other)
+        states.state_of(other.runs[0], tmp_path / "seed-1", other)
 
 
 def test_a_signal_that_is_ignored_stays_so():
@@ -489,7 +507,7 @@ def test_an_edited_recipe_is_another_setting(material, tmp_path, monkeypatch):
         return read_grid(str(write(material, {"seed": [1]}, "edited", {"recipe": "mine.yaml", **base})))
 
     before = grid({"learning_rate": 3e-5, "weight_decay": 0.1})
-    (run,), folder, sweep = before.runs, tmp_path / "seed1", sweep_of(before, tmp_path)
+    (run,), folder, sweep = before.runs, tmp_path / "seed-1", sweep_of(before, tmp_path)
     monkeypatch.setattr(sweep, "launch", lambda *_: None)
     sweep.start(run, 0, -1)  # begun, killed before its first checkpoint
     asked = json.loads((folder / states.ASKED).read_text())
@@ -560,7 +578,7 @@ def test_runs_killed_in_the_middle_and_started_again(material, begin):
     said, _ = second.communicate(timeout=PATIENCE)
     assert second.returncode == 0, said
     assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
-    names = {f"loss{loss}-seed{seed}" for loss in ("focal", "infonce") for seed in (1, 2)}
+    names = {f"loss-{loss}_seed-{seed}" for loss in ("focal", "infonce") for seed in (1, 2)}
     assert {folder.parent.name for folder in runs.glob("*/run.json")} == names
     assert {name: (runs / name / "run.json").stat().st_mtime_ns for name in ended} == stamps
     after = journal(runs)[len(before) :]
@@ -632,10 +650,10 @@ def test_a_signal_a_failure_and_an_evaluation(material, begin, monkeypatch):
 
 def evaluated_once(folder, grid, key, source):
     """Another sweep finds nothing to do, and the scores are those of the file that was asked for."""
-    assert counted(folder, "end", "eval") == {"seed1": 1}
+    assert counted(folder, "end", "eval") == {"seed-1": 1}
     found = read_grid(str(grid))
-    assert states.state_of(found.runs[0], folder / "seed1", found) == states.FINISHED
-    results = json.loads((folder / "seed1/results.json").read_text())
+    assert states.state_of(found.runs[0], folder / "seed-1", found) == states.FINISHED
+    results = json.loads((folder / "seed-1/results.json").read_text())
     assert key in results and results["metadata"]["data"][key[: -len("/all/spearman")]]["source"].endswith(source)
 
 
@@ -659,7 +677,7 @@ def test_a_run_by_accelerate_on_two_processes_and_a_test_file_called_as_the_dev_
     process = begin(material, grid, "--runs", "two", "--launch", launch)
     said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, said
-    assert RunRecord.load(material / "two/seed1").world_size == 2
+    assert RunRecord.load(material / "two/seed-1").world_size == 2
     evaluated_once(material / "two", grid, "pairs/file/all/spearman", "test/pairs.tsv")
 
 

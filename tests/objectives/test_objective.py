@@ -3,8 +3,10 @@ checkpoints, resumes bit for bit and never reaches the published encoder, withou
 
 import copy
 import dataclasses
+import json
 import os
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -169,6 +171,14 @@ def test_a_checkpoint_of_another_objective_is_refused(ranks, base, tmp_path):
     assert differences_of_run(checkpoint, run) == ["objective was 'QueueWithNetwork' and is 'Contrastive'"]
     unnamed = dataclasses.replace(checkpoint, run={k: v for k, v in checkpoint.run.items() if k != "objective"})
     assert differences_of_run(unnamed, run) == []  # of version 0.1, which knew the contrastive one alone
+    pooled = checkpoint.run | {"pooler": "mean"}
+    assert differences_of_run(checkpoint, pooled) == ["pooler was 'cls' and is 'mean'"]
+    manifest = Path(checkpoint.path) / "checkpoint.json"  # version 0.1 named the pooler in the config alone
+    content = json.loads(manifest.read_text())
+    assert content["run"]["pooler"] == "cls"
+    manifest.write_text(json.dumps(content | {"run": {k: v for k, v in content["run"].items() if k != "pooler"}}))
+    older = find_checkpoint(tmp_path / "run", "last")
+    assert differences_of_run(older, pooled) == ["pooler was 'cls' and is 'mean'"]
 
 
 class Momentum(Objective):
@@ -232,5 +242,4 @@ def test_an_objective_takes_the_place_of_a_loss(tmp_path, base):
     model = load_model(base, "cls", dropout=0.1)
     with pytest.raises(UserError, match="loss cannot be given together with an objective"):
         FocalCSETrainer(model, args, build_loss("focal"), TEXTS, objective=QueueWithNetwork())
-    with pytest.raises(UserError, match="nothing says what to train by"):
-        FocalCSETrainer(model, args, train_dataset=TEXTS)
+    assert FocalCSETrainer(model, args, train_dataset=TEXTS).loss.name == "focal"

@@ -22,7 +22,7 @@ NUMBER = """\
 
 --- a/hf_focalcse/cli/preparation.py
 +++ b/hf_focalcse/cli/preparation.py
-@@ -112,4 +112,6 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
+@@ -121,4 +121,6 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
      if reset and model.projection_use != "none":
          model.reset_projection()
 +    for weights in model.parameters() if chosen.shrink is not None else ():
@@ -41,8 +41,8 @@ PATH = """\
 
 --- a/hf_focalcse/cli/preparation.py
 +++ b/hf_focalcse/cli/preparation.py
-@@ -176,4 +176,7 @@ def prepare_sentences(settings: Settings, model: Any) -> Sentences:
-     )
+@@ -192,4 +192,7 @@ def prepare_sentences(settings: Settings, model: Any) -> Sentences:
+     require_exact(model, [sentences[i]["text"] for i in range(min(len(sentences), FIRST_LINES))])
      require(sentences, args.train_batch_size * args.world_size)
 +    held_out = Path(data.held_out_file).read_text().splitlines() if data.held_out_file else []
 +    if any(sentences[i]["text"] in held_out for i in range(len(sentences))):
@@ -56,7 +56,7 @@ import contextlib, io, json
 from hf_focalcse.cli.main import run
 from hf_focalcse.evaluation import Results
 from hf_focalcse.experiments.arms import describe
-from hf_focalcse.experiments.asked import told_differences
+from hf_focalcse.experiments.asked import differences_from_command
 from hf_focalcse.experiments.grid import read_grid
 from hf_focalcse.options.tables import is_factor
 from hf_focalcse.runs.record import RunRecord
@@ -90,7 +90,7 @@ print(json.dumps(answers | {
     "published": [published.settings[name] for name in names],
     "command": published.command,
     "compared": [about[name] for name in names],
-    "grid": told_differences(grid.runs[0].asked, record.command),
+    "grid": differences_from_command(grid.runs[0].asked, record.command),
     "factors": [is_factor(name) for name in names],
 }))
 """

@@ -64,7 +64,9 @@ def results(data: dict, scores: dict, **details) -> Results:
 def test_it_is_a_function_and_knows_no_machine():
     card = make_card(record(), None)
     assert card == make_card(record(), None) and "/home" not in card
-    assert "LOWERED x/file/all/spearman from 50.00 to 48.50 (-1.50" in card and "worse on it" in card
+    # a record of version 0.1: one baseline, with the pooling of the run, and no interval
+    assert "took x/file/all/spearman from 50.00 to 48.50 (-1.50) against the encoder with pooling cls before" in card
+    assert "no interval was kept" in card and "LOWERED" not in card
     assert "--train_file 'a b.txt'" in card and "1,234 sentences" in card and "| Seed | 7 |" in card
     assert "m = 0.3" in card and card.count("@inproceedings") == 2
     assert "python run_unsup.py" in card
@@ -73,6 +75,38 @@ def test_it_is_a_function_and_knows_no_machine():
     assert metadata["library_name"] == "transformers" and metadata["pipeline_tag"] == "feature-extraction"
     assert "model-index" not in metadata and "![" not in text
     assert "![" in make_card(record(), None, ["plots/training.png"])
+
+
+KEY = "x/file/all/spearman"
+
+
+def difference(before, after, low, high, verdict, units=265):
+    return {"key": KEY, "before": before, "after": after, "low": low, "high": high, "units": units, "unit": "pairs",
+            "verdict": verdict}  # fmt: skip
+
+
+def test_a_difference_is_claimed_by_its_interval_alone():
+    start = {"start": {KEY: 45.0}, "start_differences": {KEY: difference(45.0, 48.5, 2.5, 4.5, "raised")}}
+    lowered = {KEY: difference(50.0, 48.5, -2.5, -0.5, "lowered")}
+    card = make_card(
+        record(baseline_of="as published", differences=lowered, **start), results({"x/file": {}}, {KEY: 48.5})
+    )
+    assert (
+        f"**Contrastive training LOWERED {KEY} from 50.00 to 48.50 (-1.50, 95 % interval -2.50 to -0.50 over 265 "
+        "pairs) against the encoder as published; one seed.** This encoder is worse on it than the encoder as "
+        "published. "
+        f"Contrastive training RAISED {KEY} from 45.00 to 48.50 (+3.50, 95 % interval +2.50 to +4.50 over 265 pairs) "
+        "against the encoder with pooling cls before training; one seed."
+    ) in card
+    header = "| Spearman x 100 | pairs | as published | with pooling cls before training | this model | difference to"
+    assert header in card and "| 9 | 50.00 | 45.00 | **48.50** | -1.50 (-2.50 to -0.50) |" in card
+    none = {KEY: difference(50.0, 50.09, -0.6, 0.8, "no difference was found", 200)}
+    card = make_card(record(final={KEY: 50.09}, baseline_of="as published", differences=none), None)
+    assert f"**{KEY}: no difference was found on 200 pairs (50.00 and 50.09; +0.09, 95 % interval" in card
+    assert "RAISED" not in card and "| difference to as published (95 % interval) |" in card
+    # scores of another evaluation, which are not those that the interval is of, stand without it
+    other = results({"x/file": {}}, {KEY: 61.0})
+    assert "| 50.00 | **61.00** |  |" in make_card(record(baseline_of="as published", differences=none), other)
 
 
 def test_comparisons_with_seeds():

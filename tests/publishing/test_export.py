@@ -19,12 +19,17 @@ from hf_focalcse.errors import UserError
 from hf_focalcse.publishing import export as export_module
 from hf_focalcse.publishing.export import export_model
 from hf_focalcse.publishing.export_records import update_export
-from hf_focalcse.publishing.formats import write_encoder, write_onnx, write_sentence_transformers
+from hf_focalcse.publishing.formats import ONNX_FILE, write_encoder, write_onnx, write_sentence_transformers
 from hf_focalcse.publishing.manifest import foreign_files, is_export
 from hf_focalcse.publishing.parity import CHECKED, LOWEST_COSINE, check_vectors, compare, lowest_cosine
+from hf_focalcse.publishing.publish import check_holds, export_again
+from hf_focalcse.runs.record import RunRecord
 
-EXPRESSIBLE = [name for name, row in POOLERS.items() if row.sentence_transformers]
-KINDS = [("cls", "training"), ("cls", "always"), *((name, "none") for name in EXPRESSIBLE if name != "cls")]
+EVERYWHERE = ("cls_before_pooler", "mean", "max")  # poolers that are tried in every family; the others in BERT
+KINDS = [("cls", "training"), ("cls", "always"), *((name, "none") for name in [*POOLERS, "max+mean"] if name != "cls")]
+CASES = [
+    (*kind, family) for kind in KINDS for family in CONFIGS if kind[0] in ("cls", *EVERYWHERE) or family == "bert"
+]
 
 
 def checkpoint(folder: Path, family: str = "bert", pooler: str = "cls", projection: str = "training") -> Path:
@@ -36,8 +41,7 @@ def checkpoint(folder: Path, family: str = "bert", pooler: str = "cls", projecti
     return folder / "out"
 
 
-@pytest.mark.parametrize("family", CONFIGS)
-@pytest.mark.parametrize(("pooler", "projection"), KINDS)
+@pytest.mark.parametrize(("pooler", "projection", "family"), CASES)
 def test_parity_of_every_pooler_and_family(tmp_path, family, pooler, projection):
     """transformers by the pooler's own code, sentence-transformers by its files, onnxruntime: as the checkpoint."""
     from sentence_transformers import SentenceTransformer
@@ -52,7 +56,7 @@ def test_parity_of_every_pooler_and_family(tmp_path, family, pooler, projection)
     other = SentenceTransformer(str(stage), device="cpu")
     assert other.max_seq_length == limit == model.max_length()
     assert lowest_cosine(expected, other.encode(CHECKED)) >= LOWEST_COSINE
-    assert [type(module).__name__ for module in other][2:] == ["Dense"] * (projection == "always")
+    assert [type(module).__name__ for module in other][-1] == ("Dense" if projection == "always" else "Pooling")
     assert write_onnx(model, stage, limit) >= LOWEST_COSINE
     assert json.loads((stage / "config.json").read_text())["architectures"] == [type(model.encoder).__name__]
     # and back into our own class, as recorded
@@ -72,19 +76,12 @@ def test_a_fresh_process_reads_it_without_a_word(tmp_path, family):
     assert [path.name for path in folder.parent.iterdir() if path.name.startswith(".hub")] == []
 
 
-@pytest.mark.parametrize("pooler", [name for name in POOLERS if name not in EXPRESSIBLE])
-def test_a_pooler_that_sentence_transformers_lacks(tmp_path, pooler):
-    out = checkpoint(tmp_path, pooler=pooler, projection="none")
-    with pytest.raises(UserError, match=f"cannot express pooler {pooler}; --no_sentence_transformers"):
-        export_model(out)
-    assert not (out / "hub").exists()
-
-
-def test_what_sentence_transformers_lacks_is_exported_without_it(tmp_path):
+def test_an_export_without_sentence_transformers_has_none_of_its_files(tmp_path):
     folder, found = export_model(
         checkpoint(tmp_path, pooler="avg_top2", projection="none"), sentence_transformers=False
     )
     assert set(found) == {"transformers"} and not (folder / "modules.json").exists()
+    assert load_model(str(folder)).pooler_name == "avg_top2"
 
 
 def test_other_vectors_are_refused(tmp_path):
@@ -243,3 +240,87 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch):
         export_model(out)
     with pytest.raises(UserError, match=r"pip install 'hf_focalcse\[onnx\]'"):
         export_model(out, sentence_transformers=False, onnx=True)
+
+
+# ---- what an export holds is remembered
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Exports without their checks and with an ONNX file that is none."""
+
+    def write_onnx(model, stage, limit):
+        (stage / "onnx").mkdir()
+        (stage / ONNX_FILE).write_bytes(b"onnx")
+        return 1.0
+
+    monkeypatch.setattr(export_module, "write_onnx", write_onnx)
+    monkeypatch.setattr(export_module, "check_vectors", lambda *_: {})
+
+
+def run_folder(trained, tmp_path) -> Path:
+    return shutil.copytree(trained, tmp_path / "out", ignore=shutil.ignore_patterns("checkpoint-*", "hub"))
+
+
+def holds(folder: Path) -> tuple[bool, bool]:
+    return (folder / "modules.json").exists(), (folder / ONNX_FILE).exists()
+
+
+def test_an_export_holds_what_the_one_before_held(trained, tmp_path, quick, capsys):
+    out = run_folder(trained, tmp_path)
+    again = lambda folder=None, **options: export_again(out, folder, **options)[0]  # noqa: E731
+    assert holds(again()) == (True, False)
+    assert holds(again(onnx=True)) == (True, True)
+    assert holds(again()) == (True, True) and not capsys.readouterr().out
+    assert holds(again(onnx=False)) == (True, False)
+    assert capsys.readouterr().out == "WARNING: the export before had onnx/model.onnx; this one has not\n"
+    assert holds(again()) == (True, False)
+    assert holds(again(tmp_path / "elsewhere", onnx=True, sentence_transformers=False)) == (False, True)
+    assert holds(again()) == (False, True)  # wherever it was written
+    assert "1_Pooling/config.json" in capsys.readouterr().out
+    assert holds(again(sentence_transformers=True)) == (True, True)
+    assert json.loads((out / "hub/run.json").read_text())["publication"].get("wanted") is None
+
+
+def test_an_export_of_version_0_1_keeps_its_onnx(trained, tmp_path, quick):
+    out = run_folder(trained, tmp_path)
+    export_model(out, onnx=True, sentence_transformers=False)
+    record = json.loads((out / "run.json").read_text())
+    del record["publication"]["wanted"]  # which it did not write
+    (out / "run.json").write_text(json.dumps(record))
+    assert holds(export_model(out)[0]) == (False, True)
+    record["publication"]["wanted"] = {"sentence_transformers": True, "onnx": False}  # nor change, after training
+    (out / "run.json").write_text(json.dumps(record))
+    assert holds(export_model(out)[0]) == (True, True)
+
+
+def test_what_training_asked_for_is_in_its_first_export(trained, tmp_path, quick):
+    out = run_folder(trained, tmp_path)
+    record = json.loads((out / "run.json").read_text())
+    record["publication"]["wanted"] = {"sentence_transformers": False, "onnx": True}
+    (out / "run.json").write_text(json.dumps(record))
+    assert holds(export_model(out)[0]) == (False, True)
+
+
+def test_a_run_record_that_cannot_be_written_does_not_keep_an_export_from_being_made(
+    trained, tmp_path, quick, monkeypatch
+):
+    out = run_folder(trained, tmp_path)
+    save = RunRecord.save
+
+    def refuse(record, folder):
+        if Path(folder) == out:
+            raise PermissionError(errno.EACCES, "read-only")
+        return save(record, folder)
+
+    monkeypatch.setattr(RunRecord, "save", refuse)
+    assert holds(export_model(out, onnx=True)[0]) == (True, True)
+
+
+def test_an_export_is_pushed_as_it_is(exported):
+    check_holds(exported, None, None)
+    check_holds(exported, True, False)
+    with pytest.raises(UserError, match=r"exported already, without onnx/model\.onnx; give --onnx"):
+        check_holds(exported, None, True)
+    with pytest.raises(UserError, match=r"exported already, with 1_Pooling/config\.json; give"):
+        check_holds(exported, False, None)

@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from fake_hub import FakeHub
+from fake_hub import USER, FakeHub
 from patience import PATIENCE
 from tiny_run import TOKEN
 
@@ -157,6 +157,54 @@ api.upload_file(path_or_fileobj=b"mine", path_in_repo="notes.txt", repo_id=sys.a
     assert stored["notes.txt"] == b"mine" and "plots/cosines.png" not in stored  # ours and gone, theirs and kept
     assert len(commits(server)) == 4
     assert "no commit was made" in send(server, folder).stdout and len(commits(server)) == 4
+
+
+def test_a_file_that_an_earlier_push_sent_is_deleted_only_when_asked(server, folder):
+    manifest = folder / "export.json"
+    without = json.loads(manifest.read_text())
+    (folder / "onnx").mkdir()
+    (folder / "onnx/model.onnx").write_bytes(b"graph")
+    manifest.write_text(json.dumps(without | {"files": without["files"] | {"onnx/model.onnx": "sha"}}))
+    assert send(server, folder).returncode == 0 and remote(server)["onnx/model.onnx"] == b"graph"
+    shutil.rmtree(folder / "onnx")
+    manifest.write_text(json.dumps(without))
+    before = remote(server)
+    said = error(send(server, folder))
+    assert f"{REPO} holds onnx/model.onnx, which {folder} has not, so nothing was sent" in said
+    assert "--onnx" in said and f"`focalcse push {folder} {REPO} --allow_deletions`" in said
+    assert "onnx/model.onnx" in error(send(server, folder, create_pr=True))
+    assert remote(server) == before and len(commits(server)) == 1
+    end = send(server, folder, allow_deletions=True)
+    assert end.returncode == 0, end.stderr
+    assert f"Deleted from {REPO}, since {folder} has it no longer: onnx/model.onnx" in end.stdout
+    assert remote(server) == content(folder)
+
+
+def test_a_name_alone_belongs_to_the_owner_of_the_token(server, folder):
+    end = send(server, folder, repo_id="focal-tiny")
+    assert end.returncode == 0, end.stderr
+    assert f"focal-tiny is taken as {USER}/focal-tiny, of the owner of the token" in end.stdout
+    assert remote(server, f"{USER}/focal-tiny") == content(folder)
+    assert "does not accept this token for focal-tiny" in error(
+        send(server, folder, token="hf_wrongWRONGwrong", repo_id="focal-tiny")
+    )
+    assert "no token for http://127.0.0.1" in error(send(server, folder, token=None, repo_id="focal-tiny"))
+    with pytest.raises(UserError, match="'a/b/c' is not a repository name; give org/name"):
+        describe(folder, Target("a/b/c"))
+
+
+def test_a_command_pushes_under_the_owners_name(server, folder):
+    """The card has the whole name, a dry run too, and a name in place of a target will do."""
+    argv = [sys.executable, "-m", "hf_focalcse", "push", str(folder), "focal-mine"]
+    env = environment(server, folder.parent / "home")
+    end = subprocess.run([*argv, "--dry_run"], env=env, capture_output=True, text=True)
+    assert end.returncode == 0, end.stderr
+    assert f"to {server.url}/{USER}/focal-mine" in end.stdout and commits(server) == []
+    end = subprocess.run([sys.executable, "-c", "import sys, hf_focalcse; hf_focalcse.push(*sys.argv[1:])",
+                          str(folder), "focal-mine"], env=env, capture_output=True, text=True)  # fmt: skip
+    assert end.returncode == 0, end.stderr
+    card = remote(server, f"{USER}/focal-mine")["README.md"].decode()
+    assert f'SentenceTransformer("{USER}/focal-mine")' in card
 
 
 # ---- faults

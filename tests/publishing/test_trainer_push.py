@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fake_hub import FakeHub
+from fake_hub import USER, FakeHub
 from huggingface_hub import ModelCard
 from tiny_run import TOKEN, write_inputs
 
@@ -18,34 +18,34 @@ from hf_focalcse.evaluation import read_pairs
 from huggingface_hub import HfApi, hf_hub_download
 model = load_model("tiny", "mean")
 args = FocalCSETrainingArguments(
-    "out", max_steps=4, eval_steps=2, save_steps=2, logging_steps=1, per_device_train_batch_size=8, use_cpu=True,
-    push_to_hub=True, hub_model_id="org/from-python", hub_private_repo=True, hub_token=sys.argv[1],
-    disable_tqdm=True,
+    "from-python", max_steps=4, eval_steps=2, save_steps=2, logging_steps=1, per_device_train_batch_size=8,
+    use_cpu=True, push_to_hub=True, hub_private_repo=True, hub_token=sys.argv[1], disable_tqdm=True,
 )
 trainer = FocalCSETrainer(model, args, build_loss("infonce"), read_sentences("text.txt"), [read_pairs("graded.tsv")])
 trainer.score_baseline()
 trainer.train()
-before = HfApi(token=sys.argv[1]).repo_exists("org/from-python")
+before = HfApi(token=sys.argv[1]).repo_exists(sys.argv[2])
 trainer.push_to_hub(license="mit", finetuned_from="nothing")
-first = Path("out/README.md").read_text()
+first = Path("from-python/README.md").read_text()
 trainer.create_model_card(tags=["x"], license="mit")
 try:
     trainer.push_to_hub(blocking=False)
     said = ""
 except UserError as error:
     said = str(error)
-info = HfApi(token=sys.argv[1]).model_info("org/from-python")
-card = Path(hf_hub_download("org/from-python", "README.md", token=sys.argv[1])).read_text()
+info = HfApi(token=sys.argv[1]).model_info(sys.argv[2])
+card = Path(hf_hub_download(sys.argv[2], "README.md", token=sys.argv[1])).read_text()
 print(json.dumps({"before": before, "files": [f.rfilename for f in info.siblings], "private": info.private,
-                  "card": card, "same": first == Path("out/README.md").read_text(), "said": said}))
+                  "card": card, "same": first == Path("from-python/README.md").read_text(), "said": said}))
 """
 
 
 def test_push_and_card_from_python(tmp_path):
+    """Without a name the repository is called as the folder, and belongs to the owner of the token."""
     write_inputs(tmp_path)
     with FakeHub("--token", TOKEN) as server:
         env = server.environment(tmp_path / "cache") | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-c", PROGRAM, TOKEN]
+        command = [sys.executable, "-c", PROGRAM, TOKEN, f"{USER}/from-python"]
         end = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
         assert end.returncode == 0, end.stderr
         log = server.requests()
@@ -60,5 +60,5 @@ def test_push_and_card_from_python(tmp_path):
     assert result.dataset_name == "graded" and "graded file | 64 |" in card.text and "infonce" in card.text
     assert "finetuned_from is left out" in end.stderr and "blocking=False" in found["said"]
     assert TOKEN not in end.stdout + end.stderr
-    for path in (tmp_path / "out").rglob("*"):
+    for path in (tmp_path / "from-python").rglob("*"):
         assert not path.is_file() or TOKEN.encode() not in path.read_bytes(), path

@@ -25,6 +25,25 @@ def test_paths_and_tokens_in_text(text, left):
     assert without_paths({"a": [text, 1, None]}) == {"a": [left, 1, None]}
 
 
+@pytest.mark.parametrize("told_by", ["the command", "the settings"])
+def test_a_published_record_of_several_files_names_files_only(told_by):
+    files = ["me/a.txt", "me/*.md"]
+    record = RunRecord(
+        command=["x.py", *(["--train_file", *files] if told_by == "the command" else []), "--seed", "1", "me/stays"],
+        recipe=None,
+        settings={"train_file": files, "seed": 1} if told_by == "the settings" else {"seed": 1},
+        loss={},
+        model={"name_or_path": "b", "base_model": "b"},
+        data={"source": "me/a.txt, me/*.md", "files": [{"name": "me/a.txt"}, {"name": "me/deep/b.md"}]},
+        seed=1,
+        world_size=1,
+    )
+    public = record.publishable()
+    assert not set(files) & {*public.command, *public.settings.get("train_file", ())}
+    assert public.data["source"] == "a.txt, *.md" and public.command[-1] == "me/stays"
+    assert [file["name"] for file in public.data["files"]] == ["a.txt", "b.md"]
+
+
 def test_a_published_record_names_files_only():
     record = RunRecord(
         command="x.py --train_file data/a.txt --output_dir=runs/x --model_name_or_path runs/base --temp 1".split(),

@@ -12,12 +12,20 @@ from transformers import (
     AlbertConfig,
     AutoModel,
     BertConfig,
+    CamembertConfig,
+    DebertaV2Config,
     DistilBertConfig,
     ElectraConfig,
+    EuroBertConfig,
+    Gemma3TextConfig,
     ModernBertConfig,
     MPNetConfig,
+    NomicBertConfig,
     PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen3Config,
     RobertaConfig,
+    T5Config,
     XLMRobertaConfig,
     set_seed,
 )
@@ -53,6 +61,19 @@ CONFIGS = {
     ),
 }  # fmt: skip
 
+ENDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+GROUPED = COMMON | ENDS | {"num_key_value_heads": 1, "head_dim": 8}
+FURTHER = {  # families that share the code of those above, so that few tests go through them
+    "camembert": CamembertConfig(**COMMON, type_vocab_size=1, **ENDS),
+    "deberta-v2": DebertaV2Config(**COMMON, pad_token_id=0, relative_attention=True, pos_att_type=["c2p", "p2c"]),
+    "eurobert": EuroBertConfig(**COMMON, **ENDS, mask_token_id=4, attention_dropout=0.1),
+    "gemma3_text": Gemma3TextConfig(**GROUPED, attention_dropout=0.1, use_bidirectional_attention=True),
+    "nomic_bert": NomicBertConfig(**COMMON, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1),
+    "qwen2": Qwen2Config(**{k: v for k, v in GROUPED.items() if k != "head_dim"}, attention_dropout=0.1),
+    "qwen3": Qwen3Config(**GROUPED, attention_dropout=0.1),
+    "t5": T5Config(vocab_size=SIZE["vocab_size"], d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2),
+}
+
 
 def tiny_tokenizer(max_length: int = 64) -> PreTrainedTokenizerFast:
     """Lower-casing word pieces, [CLS] … [SEP]."""
@@ -80,7 +101,10 @@ def save_tiny(folder: Path, family: str = "bert", seed: int = 0, **config: float
 
 def record_mean(folder: Path) -> Path:
     """Make a folder say, as sentence-transformers does, that its encoder pools by mean."""
-    modules = [{"path": "", "type": "x.Transformer"}, {"path": "1_Pooling", "type": "x.Pooling"}]
+    modules = [
+        {"path": "", "type": "sentence_transformers.models.Transformer"},
+        {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))

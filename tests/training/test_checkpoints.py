@@ -1,8 +1,10 @@
 """Interrupted runs: killed, stopped, out of disk, damaged; resumed runs equal uninterrupted ones bit for bit."""
 
+import errno
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -28,7 +30,7 @@ from hf_focalcse.errors import Stopped, UserError
 from hf_focalcse.evaluation import read_pairs
 from hf_focalcse.training import callbacks, checkpoints
 from hf_focalcse.training.callbacks import StopSignals
-from hf_focalcse.training.checkpoints import MANIFEST, damage, find_checkpoint, list_checkpoints, rotate
+from hf_focalcse.training.checkpoints import MANIFEST, damage, find_checkpoint, list_checkpoints, rotate, saving_failed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -296,7 +298,7 @@ def test_another_run_is_named_and_refused(ranks, base, tmp_path):
         ({"batch": 2}, "--per_device_train_batch_size was 4 and is 2"),
         ({"gradient_accumulation_steps": 2}, "--gradient_accumulation_steps was 1 and is 2"),
         ({"loss": "infonce"}, "loss was {'name': 'focal'"),
-        ({"texts": [{"text": s} for s in SENTENCES]}, "training text (sha256) was 32 and is 8"),
+        ({"texts": [{"text": s} for s in SENTENCES]}, "training text (sha256) was '"),
         ({"settings": {"negatives": "local"}}, "--negatives was 'global' and is 'local'"),
         ({"chunk": 3}, "--chunk_size was None and is 3"),
     ]:
@@ -484,3 +486,14 @@ def test_a_full_disk_and_a_disk_that_turns_read_only(work, monkeypatch, capsys):
         assert all(damage(p) is None for p in left)
     finally:
         subprocess.run(["umount", str(work / "out")], check=True)
+
+
+def test_what_a_failed_save_says_is_what_failed(tmp_path):
+    (tmp_path / "checkpoint-3").mkdir()
+    gone = saving_failed(FileNotFoundError(errno.ENOENT, "No such file"), tmp_path / "run-0")
+    assert "there is no earlier checkpoint; see that the folder is there and can be written" in str(gone)
+    full = saving_failed(OSError(errno.ENOSPC, "No space left on device"), tmp_path)
+    told = saving_failed(RuntimeError("PytorchStreamWriter failed"), tmp_path)
+    for error in (full, told):
+        said = r"; [\d.]+ MB were free there\): the previous checkpoint .*checkpoint-3 is intact; free space"
+        assert re.search(said, str(error))

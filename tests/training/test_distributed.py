@@ -283,7 +283,9 @@ def score(base, folder, engine, pairs):
     before = trainer.score_baseline()
     trainer.train()
     name = next(n for n in before if n.endswith("all/spearman"))
-    return before[name], [line[f"eval_{name}"] for line in trainer.state.log_history if f"eval_{name}" in line]
+    found = [line[f"eval_{name}"] for line in trainer.state.log_history if f"eval_{name}" in line]
+    (cosines,) = trainer.scorer.before.start.pairs.values()  # what an interval is computed from
+    return before[name], found, cosines.tolist()
 
 
 @engines_by_weights

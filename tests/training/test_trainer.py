@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from oracles import cosines, focal_rows
-from tiny import SENTENCES, save_tiny
+from tiny import SENTENCES, record_mean, save_tiny
 from tiny_training import TEXTS, make_trainer
 from torch.utils.data import SequentialSampler
 
@@ -19,7 +19,7 @@ from hf_focalcse import FocalCSETrainingArguments, build_loss
 from hf_focalcse.encoder.augment import build_augmentations
 from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.errors import UserError
-from hf_focalcse.evaluation import RerankSet, evaluate_sts
+from hf_focalcse.evaluation import RerankSet, Results, evaluate_sts
 from hf_focalcse.evaluation.rerank import Query
 from hf_focalcse.losses import Pairs
 from hf_focalcse.losses.base import describe_pairs
@@ -190,14 +190,42 @@ def test_ends_with_the_best_checkpoint_and_keeps_the_last(tmp_path, dev, family)
 def test_the_projection_too_is_the_best_checkpoints(tmp_path, dev, family, monkeypatch):
     """Scores that fall: the first checkpoint is the best, and a projection in a side file comes back with it."""
     trainer = make_trainer(tmp_path, family, dev=dev, max_steps=4, learning_rate=5e-3)
-    falling = iter([50.0, 40.0])
-    monkeypatch.setattr(trainer.scorer, "score", lambda: {f"{dev[0].key}/all/spearman": next(falling)})
+    falling = iter([45.0, 50.0, 40.0])  # before training, and after steps 2 and 4
+    found = lambda tasks: Results({f"{dev[0].key}/all/spearman": next(falling)}, {})  # noqa: E731
+    monkeypatch.setattr(trainer.scorer, "results", found)
     trainer.train()
     assert trainer.state.best_global_step == 2
     first, last = (load_model(str(tmp_path / "out" / f"checkpoint-{step}")) for step in (2, 4))
     for name, parameter in trainer.model.named_parameters():
         assert torch.equal(parameter, first.state_dict()[name]), name
     assert not torch.equal(first.projection_linear.weight, last.projection_linear.weight)
+
+
+def test_a_run_from_python_is_compared_with_the_encoder_as_published(tmp_path, dev, caplog):
+    """Its folder records mean; trained with [CLS], gains are measured against mean, and it is said."""
+    folder = str(record_mean(save_tiny(tmp_path / "base")))
+    scores = [evaluate_sts(load_model(folder, of), dev, progress=False).scores for of in ("mean", "cls_before_pooler")]
+    trainer = make_trainer(tmp_path, dev=dev, model=load_model(folder, "cls", dropout=0.1))
+    trainer.train()
+    assert "as published the encoder pools by mean (1_Pooling/config.json), but it is trained with" in caplog.text
+    before, key = trainer.scorer.before, f"{dev[0].key}/all/spearman"
+    assert [before.published.scores[key], before.start.scores[key]] == pytest.approx([of[key] for of in scores])
+    assert trainer.baseline == before.published.scores
+    lines = [line for line in trainer.state.log_history if f"eval_{key}" in line]
+    assert lines and all(
+        line[f"eval_{key}/gain"] == pytest.approx(line[f"eval_{key}"] - scores[0][key]) for line in lines
+    )
+    caplog.clear()
+    same = make_trainer(tmp_path / "mean", dev=dev, model=load_model(folder, dropout=0.1))
+    same.scorer.begin()
+    assert same.scorer.before.start is None and "as published" not in caplog.text
+    # a projection that nothing has trained is no part of the start
+    always = load_model(str(save_tiny(tmp_path / "plain")), "cls", "always", dropout=0.1)
+    always.reset_projection()
+    plain = make_trainer(tmp_path / "always", dev=dev, model=always)
+    assert plain.score_baseline() == pytest.approx(
+        evaluate_sts(load_model(str(tmp_path / "plain"), "cls_before_pooler"), dev, progress=False).scores
+    )
 
 
 def test_a_lower_alignment_is_better(tmp_path, dev):

@@ -1,0 +1,77 @@
+"""The encoder before the first step: as it was published and, where a run pools it otherwise, as training starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..encoder.recorded import Pooling, pooled_as
+from ..evaluation.identity import as_embedded
+from ..runs.record import AS_PUBLISHED, with_pooling
+from ..runs.scores import Results
+
+
+@dataclass(frozen=True)
+class Before:
+    """What the dev tasks gave before the first step.
+
+    published: with the pooling that the checkpoint records; None where it records none. start: with the pooling of the
+    run, without a projection that nothing has trained yet; None where that embeds as published.
+    """
+
+    published: Results | None = None
+    start: Results | None = None
+
+    @property
+    def baseline(self) -> Results | None:
+        """What the run is compared with: the encoder as published, else as training starts from it."""
+        return self.published or self.start
+
+    def name(self, pooler: str) -> str:
+        """What `baseline` is of, for tables and sentences."""
+        return AS_PUBLISHED if self.published else with_pooling(pooler)
+
+
+def score_before(model: Any, score: Callable[[], Results]) -> Before:
+    """Score ``model`` before the first step; ``score`` gives the results of whatever it then embeds as."""
+    published, start = published_pooling(model), start_pooling(model)
+    with pooled_as(model, published or start):
+        found = score()
+    if published is None:
+        return Before(start=found)
+    if embeds_alike(published, start):
+        return Before(found)
+    with pooled_as(model, start):
+        return Before(found, score())
+
+
+def start_pooling(model: Any) -> Pooling:
+    """How the encoder embeds when training starts, without a projection that nothing has trained yet."""
+    untrained = model.projection_use == "always" and model.projection_is_random
+    return Pooling(model.pooler_name, "training" if untrained else model.projection_use)
+
+
+def published_pooling(model: Any) -> Pooling | None:
+    """How the encoder was published; None where nothing records it, or where the projection that it embeds through was
+    drawn anew."""
+    said: Pooling | None = model.published
+    lost = said is not None and said.projection == "always" and model.projection_is_random
+    return None if lost else said
+
+
+def embeds_alike(one: Pooling, other: Pooling) -> bool:
+    """Whether sentences get the same vectors; a projection that only training uses makes no difference."""
+    return as_embedded(one.pooler, one.projection) == as_embedded(other.pooler, other.projection)
+
+
+def other_pooling(model: Any) -> str | None:
+    """One loud sentence where training does not start from the encoder as published."""
+    published, start = published_pooling(model), start_pooling(model)
+    if published is None or embeds_alike(published, start):
+        return None
+    return (
+        f"as published the encoder pools by {published.pooler} ({published.source}), but it is trained with pooler "
+        f"{start.pooler}: training starts from vectors for which the encoder was not made, and is compared with the "
+        "encoder as published; leave the pooler out to start from that"
+    )

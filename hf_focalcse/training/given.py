@@ -1,0 +1,209 @@
+"""What a script gives to a trainer -> encoder, loss, text and dev tasks to train with, or one sentence why not.
+
+The command line gives all of them as objects; people who know Trainer give names, folders and data sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import IterableDataset
+from transformers import set_seed
+
+from ..data.formats import require_columns
+from ..data.given import SOURCE, measure_lengths, take_rows
+from ..data.views import Collator
+from ..encoder.head import FocalCLMixin
+from ..encoder.loading import load_model
+from ..encoder.packaged import resolve_model
+from ..errors import UserError
+from ..evaluation import PairSet, read_tasks
+from ..evaluation.pair_sets import pair_of
+from ..losses import ContrastiveLoss, build_loss
+from .engines import whole_model
+
+DEFAULT_LOSS = "focal"
+COLUMNS = ("sentence1", "sentence2", "score")  # of labelled pairs
+STREAM = "a stream"  # in records and on cards
+TASK = ("key", "headline", "texts", "score")  # what an object has that is a task, see `Task`
+
+
+# ---- the encoder and the loss
+
+
+def take_model(model: Any, seed: int, loss: Any = None) -> Any:
+    """An encoder of this package: the one given, or that of a name or folder, loaded as the command line does.
+
+    seed: for a projection that is drawn anew, as it is where the encoder was not trained with this package.
+
+    Raises:
+        UserError: it cannot be loaded, or it is a model that is not one of ours.
+    """
+    if isinstance(model, (str, Path)):
+        set_seed(seed)
+        with whole_model():
+            loaded = load_model(str(model), default_pooler=True)
+        record = loaded.config.focal_cl
+        if "loss" not in record and loaded.projection_use != "none":
+            loaded.reset_projection()
+        settings = {} if loss is None else {k: v for k, v in loss.config.items() if k != "name"} | {"loss": loss.name}
+        base = resolve_model(str(model)).base
+        loaded.config.focal_cl = record | {"base_model": base or record.get("base_model")} | settings
+        return loaded
+    if hasattr(model, "peft_config"):
+        raise UserError(
+            f"model is a {type(model).__name__} with adapters, which checkpoints and exports of this package would "
+            "not hold rightly; give the encoder of load_model itself, without get_peft_model or add_adapter"
+        )
+    if not isinstance(model, FocalCLMixin):
+        kind = type(model).__name__
+        raise UserError(
+            f"model is a {kind}, not an encoder of this package; give its name or folder, FocalCSETrainer(model='…'), "
+            "or load_model('…')"
+        )
+    return model
+
+
+def take_loss(loss: Any) -> ContrastiveLoss:
+    """A loss by name or as an object; None is focal.
+
+    Raises:
+        UserError: there is no such loss, or it is something else.
+    """
+    if loss is None or isinstance(loss, str):
+        return build_loss(loss or DEFAULT_LOSS)
+    if not isinstance(loss, ContrastiveLoss):
+        what = f"the class {loss.__name__}" if isinstance(loss, type) else type(loss).__name__
+        raise UserError(
+            f"loss is {what}; give the name of a loss, {DEFAULT_LOSS!r}, or build_loss({DEFAULT_LOSS!r}, m=0.3)"
+        )
+    return loss
+
+
+# ---- training text
+
+
+def take_sentences(data: Any, collator: Collator, tokenizer: Any, args: Any) -> Any:
+    """The rows to train on, as ``collator`` reads them; None stays None, for a trainer that only scores.
+
+    Raises:
+        UserError: as for `take_rows`, or it is a stream without what a stream needs.
+    """
+    if data is None:
+        return None
+    rows = take_rows(data, collator.columns)
+    if isinstance(rows, IterableDataset) and args.max_steps <= 0:
+        raise UserError("train_dataset is a stream, whose length is not known; say how many steps with max_steps")
+    if isinstance(rows, IterableDataset) and args.world_size > 1 and not args.dataloader_drop_last:
+        raise UserError(
+            "train_dataset is a stream, whose last batch cannot be shared out among several processes; leave it out "
+            "with dataloader_drop_last=True"
+        )
+    measure_lengths(rows, tokenizer, collator.max_seq_length)
+    return rows
+
+
+def check_amount(data: Any, args: Any) -> None:
+    """See that the training data make at least one batch on each process.
+
+    Raises:
+        UserError: they are none, or too few.
+    """
+    if data is None:
+        raise UserError("there is no training data; give train_dataset")
+    batch = args.train_batch_size * args.world_size
+    if args.dataloader_drop_last and not isinstance(data, IterableDataset) and len(data) < batch:
+        raise UserError(
+            f"train_dataset holds {len(data)} sentences, fewer than one batch of {batch}; add text, or lower "
+            "per_device_train_batch_size"
+        )
+
+
+def describe_data(data: Any, trained_on: int) -> dict[str, Any]:
+    """For run.json. trained_on: the sentences in the steps so far, which is all that is known of a stream."""
+    report = getattr(data, "report", None)
+    if report is not None:
+        return dict(report.to_dict())
+    if isinstance(data, IterableDataset):
+        return {"source": STREAM, "kept": trained_on}
+    return {"source": SOURCE, "kept": len(data)}
+
+
+def fingerprint(data: Any) -> Any:
+    """What is equal where a resumed run has the data of the run before it."""
+    report = getattr(data, "report", None)
+    if report is not None:
+        return report.sha256
+    return STREAM if isinstance(data, IterableDataset) else len(data)
+
+
+# ---- dev tasks
+
+
+def take_dev(dev: Any, eval_dataset: Any) -> list[Any]:
+    """The dev tasks, under either name.
+
+    Raises:
+        UserError: both are given, or as for `take_tasks`.
+    """
+    if dev is not None and eval_dataset is not None:
+        raise UserError("dev and eval_dataset are two names for the same thing; leave one out")
+    return take_tasks(dev, what="dev") if eval_dataset is None else take_tasks(eval_dataset)
+
+
+def choose_tasks(asked: Any, dev: list[Any]) -> list[Any]:
+    """The dev tasks that have the name ``asked``; without one, the tasks that it stands for, see `take_tasks`."""
+    known = [task for task in dev if isinstance(asked, str) and asked in (task.key, task.key.split("/")[0])]
+    return known or take_tasks(asked)
+
+
+def take_tasks(given: Any, name: str = "dev", what: str = "eval_dataset") -> list[Any]:
+    """Dev tasks: of a path, a data set of labelled pairs, a task, or of a list or mapping of these; None has none.
+
+    name: of the task that a data set becomes, whose scores then begin with ``name/dataset``; in a mapping it is the
+    key. Files and tasks keep their own names.
+
+    Raises:
+        UserError: it is nothing that could be scored, or two tasks have one name.
+    """
+    if given is None:
+        return []
+    if isinstance(given, (str, Path)):
+        return list(read_tasks(str(given)))
+    if all(hasattr(given, part) for part in TASK):
+        return [given]
+    if isinstance(given, Mapping):
+        found = [task for key, value in given.items() for task in take_tasks(value, str(key), f"{what}[{key!r}]")]
+    elif isinstance(given, (list, tuple)) and not (given and isinstance(given[0], Mapping)):
+        found = [task for i, value in enumerate(given) for task in take_tasks(value, f"{name}{i + 1}", f"{what}[{i}]")]
+    else:
+        return [pair_set(given, name, what)]
+    keys = [task.key for task in found]
+    again = next((key for key in keys if keys.count(key) > 1), None)
+    if again:
+        raise UserError(f"{what} has several sets called {again}; give them as a mapping with a name for each")
+    return found
+
+
+def pair_set(rows: Any, name: str, what: str) -> PairSet:
+    """Labelled pairs of a data set, or of a list of rows.
+
+    Raises:
+        UserError: it is no data set, or not one of sentence1, sentence2 and score.
+    """
+    if not hasattr(rows, "__iter__"):
+        raise UserError(
+            f"{what} is {type(rows).__name__} {repr(rows)[:60]}; give a path, a data set with "
+            f"{', '.join(COLUMNS)}, a task of load_tasks or read_pairs, or a list or mapping of these"
+        )
+    rows = rows if hasattr(rows, "column_names") else list(rows)
+    first = next(islice(iter(rows), 1), None)
+    if not isinstance(first, Mapping):
+        empty = "empty" if first is None else f"made of {type(first).__name__}"
+        raise UserError(f"{what} is {empty}; labelled pairs have the columns {', '.join(COLUMNS)}")
+    require_columns(COLUMNS, list(map(str, first)), what)
+    pairs = tuple(pair_of(f"{what}, row {number}", dict(row)) for number, row in enumerate(rows))
+    return PairSet(name.replace("/", "-"), "dataset", pairs, source=SOURCE)
