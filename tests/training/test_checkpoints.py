@@ -380,7 +380,7 @@ def wait_for(process, words):
 
 def test_sigterm_at_the_command_line(work, monkeypatch):
     process = start(work, "--max_steps", 100000)
-    wait_for(process, "'loss'")
+    wait_for(process, "  loss ")
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 75, said
@@ -404,7 +404,7 @@ def test_sigterm_to_a_launcher_with_two_processes(work):
     config = ["--config_file", ROOT / "accelerate_configs/cpu_2.yaml", "--main_process_port", 0]
     script = ("-m", "accelerate.commands.launch", *map(str, config), str(ROOT / "run_unsup.py"))
     process = start(work, "--max_steps", 100000, script=script)
-    wait_for(process, "'loss'")
+    wait_for(process, "  loss ")
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1  # what launchers make of every code
