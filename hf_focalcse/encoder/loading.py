@@ -53,7 +53,7 @@ def load_model(
         source, adapter = find_source(place.path, place.revision)
         name = source.name_or_path
         record, path = None, ""
-        if source.find("config.json") is not None:  # else the encoder may lie in a folder that modules.json names
+        if has_config(source):  # else the encoder may lie in a folder that modules.json names
             config = load_config(source)
             record = getattr(config, "focal_cl", None)
             spec = read_spec(source, record)
@@ -159,6 +159,14 @@ def require_folder(name_or_path: str) -> Path:
 
 
 # ---- config
+
+
+def has_config(source: Source) -> bool:
+    """Whether config.json is there; also where nothing can be reached, which `load_config` then explains."""
+    try:
+        return source.find("config.json") is not None
+    except OSError:
+        return True
 
 
 def load_config(source: Source, path: str = "") -> PretrainedConfig:
