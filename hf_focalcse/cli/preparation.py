@@ -33,6 +33,7 @@ from ..runs.scores import RESULTS_FILE
 from ..training import checkpoints
 from ..training.baseline import other_pooling
 from ..training.engines import whole_model
+from ..training.given import record_training
 
 WRITTEN = (RUN_FILE, RESULTS_FILE, PAIRS_FILE, "README.md", "config.json", WEIGHTS_FILE, HEAD_FILE)  # by a run
 FIRST_LINES = 64  # of the training text, on which the tokenizer is compared with its file
@@ -127,8 +128,7 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
                 f"{model.pooler_name}, which has no projection; give --pooler cls, or leave --mlp_only_train out"
             )
         model.set_pooling(model.pooler_name, "training" if chosen.mlp_only_train else "always")
-    recorded = model.config.focal_cl
-    trained_here = "loss" in recorded
+    trained_here = "loss" in model.config.focal_cl
     reset = not trained_here if chosen.reinit_projection is None else chosen.reinit_projection
     if chosen.reinit_projection and model.projection_use == "none":
         raise UserError(f"--reinit_projection belongs to --pooler cls; pooler {model.pooler_name} has no projection")
@@ -136,12 +136,7 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
         model.reset_projection()
     model.chunk_size = chosen.chunk_size
     model.augmentations = build_augmentations(settings.views.augmentation)
-    model.config.focal_cl = recorded | {
-        "loss": loss.name,
-        **{k: v for k, v in loss.config.items() if k != "name"},
-        "base_model": place.base or recorded.get("base_model"),
-        "max_seq_length": settings.data.max_seq_length,
-    }
+    record_training(model, loss, place.base, max_seq_length=settings.data.max_seq_length)
     return model
 
 

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from ..data.terminal import shown
-from ..runs.atomic import write_text
+from ..runs.atomic import without_nan, write_text
 from ..runs.scores import ScoreKey, headlines, set_of
 
 LOG_FILE = "log.jsonl"  # in the output folder: a line for each log of Trainer
@@ -53,7 +53,8 @@ class Progress(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         if not state.is_world_process_zero or logs is None or self.bar is None:
             return
-        row = {"step": state.global_step} | {key: _plain(value) for key, value in logs.items() if key != "total_flos"}
+        logged = {key: value for key, value in logs.items() if key != "total_flos"}
+        row = {"step": state.global_step} | without_nan(logged)
         with open(self.file, "a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
         scores = told_scores(logs)
@@ -117,8 +118,3 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def _plain(value: Any) -> Any:
-    """NaN and infinity as null, which JSON has."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -52,18 +52,12 @@ def load_model(
     with place.explaining():
         source, adapter = find_source(place.path, place.revision)
         name = source.name_or_path
-        record, path = None, ""
-        if has_config(source):  # else the encoder may lie in a folder that modules.json names
-            config = load_config(source)
-            record = getattr(config, "focal_cl", None)
-            spec = read_spec(source, record)
-        else:
-            spec = read_spec(source, None)
-        if spec.files.encoder_path:
-            path = spec.files.encoder_path
+        config = None if source.find("config.json") is None else load_config(source)
+        record = getattr(config, "focal_cl", None)
+        spec = read_spec(source, record)
+        path = spec.files.encoder_path
+        if path or config is None:  # the encoder lies in a folder that modules.json names, or nowhere
             config = load_config(source, path)
-        elif source.find("config.json") is None:
-            config = load_config(source)  # refuses a repository that is not there
     check_config(config, name)
     if dropout is not None:
         set_dropout(config, dropout)
@@ -116,7 +110,7 @@ def find_source(name_or_path: str, revision: str | None) -> tuple[Source, Any]:
     """Where an encoder's files lie, and the adapter that they hold, if that is all that lies there.
 
     Raises:
-        UserError: there is no such folder, or it holds no checkpoint.
+        UserError: there is no such folder or repository, or it holds no checkpoint.
     """
     folder = require_folder(name_or_path)
     if revision is not None and folder.is_dir():
@@ -127,8 +121,9 @@ def find_source(name_or_path: str, revision: str | None) -> tuple[Source, Any]:
     source = Source(str(folder) if folder.is_dir() else name_or_path, hub=hub)
     try:
         adapter = read_adapter(source)
-    except OSError:  # no such repository: `load_config` says so
-        return source, None
+    except OSError:  # no such repository, or it cannot be reached
+        load_config(source)  # refuses with the reason
+        raise
     if adapter is None:
         return source, None
     try:
@@ -159,14 +154,6 @@ def require_folder(name_or_path: str) -> Path:
 
 
 # ---- config
-
-
-def has_config(source: Source) -> bool:
-    """Whether config.json is there; also where nothing can be reached, which `load_config` then explains."""
-    try:
-        return source.find("config.json") is not None
-    except OSError:
-        return True
 
 
 def load_config(source: Source, path: str = "") -> PretrainedConfig:

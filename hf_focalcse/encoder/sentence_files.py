@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import UserError
 from .families import TRANSFORMER_FILES
 from .poolers import JOINED, POOLERS
+from .similarity import SIMILARITIES
 from .source import PICKLE, Source, refuse_pickle
 from .tail import ACTIVATIONS, TORCH
 
@@ -32,7 +33,6 @@ OLDER_MODES = {  # the older schema: one flag a mode, concatenated in this order
     "pooling_mode_lasttoken": "lasttoken",
 }
 NO_LIMIT = 10**9  # a length from here on stands for none
-SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 PLAIN = {  # keys of the Transformer's file -> the values that change nothing
     "transformer_task": ("feature-extraction",),
     "modality_config": ({"text": {"method": "forward", "method_output_name": "last_hidden_state"}},),

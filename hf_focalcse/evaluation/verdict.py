@@ -17,6 +17,11 @@ Differences: TypeAlias = dict[str, dict[str, Any]]  # as in run.json
 UNTESTED = "no interval was kept, so no difference is claimed"  # of records by older versions
 
 
+def kept(differences: Differences, key: str) -> Difference | None:
+    """The difference of a score that run.json keeps; None where it keeps none."""
+    return Difference(**differences[key]) if key in differences else None
+
+
 def told(key: str, found: Difference, encoder: str) -> str:
     """``contrastive training RAISED KEY from 79.10 to 80.20 (…) against ENCODER``, or ``KEY: no difference was found
     on 265 pairs (…) against ENCODER``."""
@@ -51,8 +56,8 @@ def verdict(record: RunRecord) -> str:
 
 def _sentence(record: RunRecord, key: str, differences: Differences, before: dict[str, float], name: str) -> str:
     shown, encoder = escape_markdown(key), f"the encoder {name}"
-    if key in differences:
-        return sentence_case(f"{told(shown, Difference(**differences[key]), encoder)}; one seed.")
+    if found := kept(differences, key):
+        return sentence_case(f"{told(shown, found, encoder)}; one seed.")
     base, now = before[key], record.final[key]
     change = f"from {base:.2f} to {now:.2f} ({now - base:+.2f})"
     return f"Contrastive training took {shown} {change} against {encoder}; one seed, and {UNTESTED}."
@@ -60,9 +65,9 @@ def _sentence(record: RunRecord, key: str, differences: Differences, before: dic
 
 def difference_cell(record: RunRecord, key: str, score: float) -> str:
     """``+1.10 (+0.40 to +1.80)``; empty where no interval was kept, or ``score`` has been measured otherwise since."""
-    if key not in record.differences or round(record.differences[key]["after"], 2) != round(score, 2):
+    found = kept(record.differences, key)
+    if found is None or round(found.after, 2) != round(score, 2):
         return ""
-    found = Difference(**record.differences[key])
     return f"{found.change:+.2f} ({found.low:+.2f} to {found.high:+.2f})"
 
 
@@ -73,8 +78,7 @@ def score_table(record: RunRecord) -> Table:
     header += ["trained", "difference", "95 % interval", "N"]
     rows = []
     for key in judged_keys(record):
-        base, now, of = record.baseline[key], record.final[key], record.differences.get(key)
-        found = Difference(**of) if of else None
+        base, now, found = record.baseline[key], record.final[key], kept(record.differences, key)
         cells = [key, f"{base:.2f}"]
         if record.start:
             cells.append(f"{record.start[key]:.2f}" if key in record.start else "-")
@@ -87,7 +91,7 @@ def score_table(record: RunRecord) -> Table:
 def conclusions(record: RunRecord) -> Iterator[str]:
     """A line on each dev score that was measured before and after training; an alarm tells of those that fell."""
     for key in judged_keys(record):
-        found = Difference(**record.differences[key]) if key in record.differences else None
+        found = kept(record.differences, key)
         if found is not None and found.verdict != "lowered":
             yield sentence_case(told(key, found, record.baseline_encoder))
 

@@ -45,15 +45,16 @@ def write_json(path: str | Path, content: Any, strict: bool = False) -> Path:
     Raises:
         ValueError: there is a NaN or an infinity, and ``strict`` refuses them.
     """
-    content = content if strict else _without_nan(content)
+    content = content if strict else without_nan(content)
     return write_text(path, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def _without_nan(content: Any) -> Any:
+def without_nan(content: Any) -> Any:
+    """The same with null for NaN and infinity, which JSON does not have."""
     if isinstance(content, dict):
-        return {key: _without_nan(value) for key, value in content.items()}
+        return {key: without_nan(value) for key, value in content.items()}
     if isinstance(content, (list, tuple)):
-        return [_without_nan(value) for value in content]
+        return [without_nan(value) for value in content]
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from ..encoder.head import HEAD_FILE
 from ..encoder.loading import load_model
-from ..evaluation import Difference, differences, evaluate_sts
+from ..evaluation import differences, evaluate_sts
 from ..evaluation.identity import as_encoder
-from ..evaluation.verdict import told
+from ..evaluation.verdict import kept, told
 from ..publishing.card import write_card
 from ..publishing.hub import Target, push, with_owner
 from ..publishing.inherited import inherited_licence
@@ -141,9 +141,9 @@ def publish(trainer: Any, message: str | None, token: str | None, revision: str 
     """Export ``output_dir`` to ``output_dir/hub`` and push the export; the address of the repository."""
     args = trainer.args
     private = args.hub_private_repo if private is None else private
-    name = args.hub_model_id or Path(str(args.output_dir)).absolute().name
-    target = Target(name, private, False, revision or args.hub_revision, message, token=token)
     folder = Path(str(args.output_dir))
+    name = args.hub_model_id or folder.absolute().name
+    target = Target(name, private, False, revision or args.hub_revision, message, token=token)
     target = with_owner(target, folder, logger.warning)
     folder, _ = export_again(folder, None, logger.warning, publication={"repo_id": target.repo_id})
     return push(folder, target, say=logger.warning)
@@ -156,11 +156,10 @@ def compared(before: Results | None, after: Results) -> dict[str, dict[str, Any]
 
 def lowered_scores(record: RunRecord) -> list[str]:
     """One loud sentence for each dev score that training lowered by more than the choice of pairs explains."""
-    found = {key: Difference(**of) for key, of in record.differences.items() if is_headline(key)}
     return [
-        f"{told(key, of, record.baseline_encoder)}: this encoder is worse on it than that one"
-        for key, of in found.items()
-        if of.verdict == "lowered"
+        f"{told(key, found, record.baseline_encoder)}: this encoder is worse on it than that one"
+        for key in record.differences
+        if is_headline(key) and (found := kept(record.differences, key)) and found.verdict == "lowered"
     ]
 
 

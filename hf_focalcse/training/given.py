@@ -43,15 +43,13 @@ def take_model(model: Any, seed: int, loss: Any = None) -> Any:
         UserError: it cannot be loaded, or it is a model that is not one of ours.
     """
     if isinstance(model, (str, Path)):
+        place = resolve_model(str(model))
         set_seed(seed)
         with whole_model():
-            loaded = load_model(str(model), default_pooler=True)
-        record = loaded.config.focal_cl
-        if "loss" not in record and loaded.projection_use != "none":
+            loaded = load_model(place.path, revision=place.revision, default_pooler=True)
+        if "loss" not in loaded.config.focal_cl and loaded.projection_use != "none":
             loaded.reset_projection()
-        settings = {} if loss is None else {k: v for k, v in loss.config.items() if k != "name"} | {"loss": loss.name}
-        base = resolve_model(str(model)).base
-        loaded.config.focal_cl = record | {"base_model": base or record.get("base_model")} | settings
+        record_training(loaded, loss, place.base)
         return loaded
     if hasattr(model, "peft_config"):
         raise UserError(
@@ -65,6 +63,15 @@ def take_model(model: Any, seed: int, loss: Any = None) -> Any:
             "or load_model('…')"
         )
     return model
+
+
+def record_training(model: Any, loss: Any, base: str | None, **more: Any) -> None:
+    """Write into the config what the encoder is going to be trained with. loss: None where that is not known yet.
+    base: the Hub id of the base encoder; None leaves what is recorded."""
+    recorded = model.config.focal_cl
+    settings = {} if loss is None else {key: value for key, value in loss.config.items() if key != "name"}
+    named = {} if loss is None else {"loss": loss.name}
+    model.config.focal_cl = recorded | named | settings | {"base_model": base or recorded.get("base_model")} | more
 
 
 def take_loss(loss: Any) -> ContrastiveLoss:
