@@ -17,12 +17,13 @@ from .. import quickstart
 from ..data.sentences import Sentences, read_sentences, require
 from ..encoder.augment import build_augmentations
 from ..encoder.head import HEAD_FILE
-from ..encoder.loading import load_model, require_exact, require_projection
+from ..encoder.loading import load_model, require_exact
 from ..encoder.poolers import pooler_of
 from ..encoder.prompts import prompt_tokens
 from ..errors import UserError
 from ..evaluation import load_tasks, read_tasks
 from ..losses import ContrastiveLoss
+from ..objectives.reference import load_reference
 from ..options.field import listed
 from ..options.training import Reference
 from ..parsing.settings import Settings
@@ -175,14 +176,8 @@ def prepare_reference(settings: Settings) -> Any:
     chosen = settings.reference
     if chosen.reference_model is None:
         return None
-    place = quickstart.resolve_model(chosen.reference_model, chosen.reference_revision)
-    try:
-        with whole_model():
-            model = load_model(place.path, chosen.reference_pooler, revision=place.revision)
-        require_projection(model, chosen.reference_model)
-    except UserError as error:
-        raise UserError(f"--reference_model: {str(error).replace('--pooler', '--reference_pooler')}") from error
-    return model
+    with whole_model():
+        return load_reference(chosen.reference_model, chosen.reference_pooler, chosen.reference_revision)
 
 
 def prepare_sentences(settings: Settings, model: Any) -> Sentences:

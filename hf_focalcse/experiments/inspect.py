@@ -13,7 +13,7 @@ from ..encoder.loading import load_model, require_projection
 from ..encoder.poolers import explicit_projection
 from ..errors import UserError
 from ..losses import build_loss
-from ..objectives.reference import FrozenReference
+from ..objectives.reference import FrozenReference, load_reference
 from ..options.experiments import InspectOptions
 from ..options.field import check_ranges, options_of
 from ..runs.atomic import require_writable
@@ -94,12 +94,7 @@ def prepare_reference(args: InspectOptions, max_seq_length: int) -> FrozenRefere
     """The frozen encoder that finds false negatives, if one was asked for."""
     if args.reference_model is None:
         return None
-    place = quickstart.resolve_model(args.reference_model, args.reference_revision)
-    try:
-        frozen = load_model(place.path, args.reference_pooler, revision=place.revision)
-        require_projection(frozen, args.reference_model)
-    except UserError as error:
-        raise UserError(f"--reference_model: {str(error).replace('--pooler', '--reference_pooler')}") from error
+    frozen = load_reference(args.reference_model, args.reference_pooler, args.reference_revision)
     return FrozenReference(frozen, max_seq_length)
 
 

@@ -10,8 +10,24 @@ import torch
 from torch import Tensor
 
 from ..data.views import View, Views, pad, token_ids
+from ..encoder.loading import load_model, require_projection
+from ..errors import UserError
 
 PREFIX = "reference_"
+
+
+def load_reference(name_or_path: str, pooler: str | None = None, revision: str | None = None) -> Any:
+    """The encoder that --reference_model names, to be frozen.
+
+    Raises:
+        UserError: it cannot be loaded, nothing says how it pools, or it would embed through random weights.
+    """
+    try:
+        model = load_model(name_or_path, pooler, revision=revision)
+        require_projection(model, name_or_path)
+    except UserError as error:
+        raise UserError(f"--reference_model: {str(error).replace('--pooler', '--reference_pooler')}") from error
+    return model
 
 
 class FrozenReference:

@@ -11,7 +11,7 @@ from transformers.utils import logging
 from ..errors import UserError
 from ..losses import ContrastiveLoss
 from ..objectives import Contrastive, Objective
-from .given import take_loss
+from .given import take_loss, take_reference
 
 logger = logging.get_logger(__name__)
 
@@ -27,10 +27,11 @@ def choose_objective(
     """The objective that is given, or the contrastive one of a loss, by default focal.
 
     Raises:
-        UserError: both are given, or as for `take_loss`.
+        UserError: both are given, or as for `take_loss` and `take_reference`.
     """
     if objective is None:
-        return Contrastive(take_loss(loss), mask_duplicates, reference, negatives, max_seq_length)
+        frozen = take_reference(reference)
+        return Contrastive(take_loss(loss), mask_duplicates, frozen, negatives, max_seq_length)
     if not isinstance(objective, Objective):
         raise UserError(f"objective is {type(objective).__name__}; give an Objective, or the loss as loss=…")
     given = {"loss": loss, "mask_duplicates": mask_duplicates, "reference": reference}

@@ -17,7 +17,7 @@ from ..data.formats import require_columns
 from ..data.given import SOURCE, measure_lengths, take_rows
 from ..data.views import Collator
 from ..encoder.head import FocalCLMixin
-from ..encoder.loading import load_model
+from ..encoder.loading import load_model, require_projection
 from ..encoder.packaged import resolve_model
 from ..errors import UserError
 from ..evaluation import PairSet, read_tasks
@@ -51,6 +51,15 @@ def take_model(model: Any, seed: int, loss: Any = None) -> Any:
             loaded.reset_projection()
         record_training(loaded, loss, place.base)
         return loaded
+    return require_ours(model)
+
+
+def require_ours(model: Any) -> Any:
+    """The model itself.
+
+    Raises:
+        UserError: it is not an encoder of this package, or has adapters.
+    """
     if hasattr(model, "peft_config"):
         raise UserError(
             f"model is a {type(model).__name__} with adapters, which checkpoints and exports of this package would "
@@ -62,6 +71,28 @@ def take_model(model: Any, seed: int, loss: Any = None) -> Any:
             f"model is a {kind}, not an encoder of this package; give its name or folder, FocalCSETrainer(model='…'), "
             "or load_model('…')"
         )
+    return model
+
+
+def take_reference(reference: Any) -> Any:
+    """The encoder to compare with: None, the one given, or that of a name or folder, which must say how it pools.
+
+    Raises:
+        UserError: it cannot be loaded, nothing says how it pools, or it is a model that is not one of ours.
+    """
+    if reference is None:
+        return None
+    if not isinstance(reference, (str, Path)):
+        return require_ours(reference)
+    name = str(reference)
+    try:
+        with whole_model():
+            model = load_model(name)
+        require_projection(model, name)
+    except UserError as error:
+        raise UserError(
+            f"reference: {error}; to choose, give reference=load_model({name!r}, pooler='mean')"
+        ) from error
     return model
 
 

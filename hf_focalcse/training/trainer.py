@@ -27,7 +27,7 @@ from .args import decide, take_arguments
 from .callbacks import Measuring, StartOfTraining, StopSignals
 from .checks import check_compiled, check_measuring, check_model, check_optimizers, choose_objective
 from .engines import check_engine, engine_of
-from .given import check_amount, choose_tasks, fingerprint, take_dev, take_model, take_sentences
+from .given import check_amount, choose_tasks, fingerprint, take_dev, take_sentences
 from .memory import StepMemory, estimate_step, refusing_out_of_memory, step_ran_out
 from .refusing import refuse_ignore_keys, refuse_parameters, word
 from .sampling import Padded, PaddedSampler
@@ -95,7 +95,6 @@ class FocalCSETrainer(SearchingTrainer):
         refuse_parameters(further, FocalCSETrainer)
         self.began = time.monotonic()  # a command line puts its own beginning here
         self.args = args = take_arguments(args)
-        reference = None if reference is None else take_model(reference, args.seed)
         self.objective = choose_objective(objective, loss, mask_duplicates, reference, negatives, max_seq_length)
         self.allow_resume_mismatch = allow_resume_mismatch
         self.dev = take_dev(dev, eval_dataset)

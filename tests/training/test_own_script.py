@@ -11,7 +11,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from tiny import SENTENCES, save_tiny
+from tiny import SENTENCES, record_mean, save_tiny
 from tiny_training import GRADED, TEXTS
 from transformers import AutoModel, EvalPrediction, Trainer, TrainerCallback, TrainingArguments
 
@@ -36,13 +36,7 @@ QUICK = {"max_steps": 2, "per_device_train_batch_size": 8, "use_cpu": True, "dis
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
     """A folder that says how it pools, as those of sentence-transformers do."""
-    folder = save_tiny(tmp_path_factory.mktemp("own") / "base", initializer_range=0.4)
-    modules = '[{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}, '
-    modules += '{"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]'
-    (folder / "modules.json").write_text(modules)
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling/config.json").write_text('{"pooling_mode_mean_tokens": true}')
-    return str(folder)
+    return str(record_mean(save_tiny(tmp_path_factory.mktemp("own") / "base", initializer_range=0.4)))
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +59,20 @@ def losses(trainer):
 
 
 # ---- a model, a loss, arguments
+
+
+def test_a_reference_by_name_pools_as_its_folder_says_or_is_refused(base, arguments, tmp_path):
+    loss = build_loss("dclr", phi=0.5)
+    trainer = FocalCSETrainer(base, arguments(), loss, train_dataset=TEXT, reference=base)
+    assert trainer.objective.reference.model.pooler_name == "mean"
+    plain = str(save_tiny(tmp_path / "plain"))  # its [CLS] would go through a projection of random numbers
+    with pytest.raises(
+        UserError, match=r"reference: nothing in .* says how it pools; .*load_model\('.*', pooler='mean'\)"
+    ):
+        FocalCSETrainer(base, arguments(), loss, train_dataset=TEXT, reference=plain)
+    asked = load_model(plain, pooler="mean")
+    trainer = FocalCSETrainer(base, arguments(), loss, train_dataset=TEXT, reference=asked)
+    assert trainer.objective.reference.model is asked
 
 
 def test_a_folder_a_name_and_sentences_are_enough(base, arguments):
