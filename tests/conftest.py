@@ -29,6 +29,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Scheduler(config, log)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what takes many minutes unless it is asked for by its marker, whatever else -m says."""
+    if "exhaustive" not in config.getoption("markexpr"):
+        asked = [item for item in items if not item.get_closest_marker("exhaustive")]
+        config.hook.pytest_deselected(items=[item for item in items if item not in asked])
+        items[:] = asked
+
+
 def pytest_collection_finish() -> None:
     """Accelerate collects garbage at the end of each training: not among all that was imported (0.2 s each time)."""
     gc.collect()
