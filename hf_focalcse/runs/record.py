@@ -26,6 +26,7 @@ ADDED_LATER = (  # fields that older files may lack
 AS_PUBLISHED = "as published"  # the encoder before training, with the pooling that its checkpoint records
 # A path that stands out from other text: it begins at the root, the home folder or a drive, or with dots.
 PATH = re.compile(r"""(?<![\w.:/~\\)\]-])(?:[A-Za-z]:|~\w*|\.{1,2})?(?:[/\\][^\s/\\'"`,;:()\[\]]+)+[/\\]?""")
+PROMPTS = ("prompt", "prompts")  # keys of texts that stay as they are, slashes too
 SECRET = re.compile(r"\bhf_[A-Za-z0-9]{6,}")
 
 
@@ -141,7 +142,7 @@ def without_paths(value: Any, local: Iterable[str] = ()) -> Any:
     local: paths that are cut although they do not stand out from other text.
     """
     if isinstance(value, dict):
-        return {key: without_paths(item, local) for key, item in value.items()}
+        return {key: item if key in PROMPTS else without_paths(item, local) for key, item in value.items()}
     if isinstance(value, list):
         return [without_paths(item, local) for item in value]
     if not isinstance(value, str):
