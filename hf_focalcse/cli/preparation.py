@@ -20,6 +20,7 @@ from ..encoder.head import HEAD_FILE
 from ..encoder.loading import load_model, require_exact
 from ..encoder.poolers import pooler_of
 from ..encoder.prompts import prompt_tokens
+from ..encoder.reading import find_unread
 from ..errors import UserError
 from ..evaluation import load_tasks, read_tasks
 from ..losses import ContrastiveLoss
@@ -213,6 +214,12 @@ def prepare_sentences(settings: Settings, model: Any) -> Sentences:
     require_exact(model, [sentences[i]["text"] for i in range(min(len(sentences), FIRST_LINES))])
     require(sentences, args.train_batch_size * args.world_size)
     return sentences
+
+
+def decide_unread(settings: Settings, model: Any, sentences: Sentences) -> Settings:
+    """A note on the words that the tokenizer does not know."""
+    unread = find_unread(model.tokenizer, sentences)
+    return settings if unread is None else settings.noting(str(unread))
 
 
 def prepare_dev(settings: Settings, say: Callable[[object], None]) -> tuple[list[Any], Settings]:

@@ -29,6 +29,7 @@ from .preparation import (
     decide_pooling,
     decide_precision,
     decide_reference,
+    decide_unread,
     prepare_dev,
     prepare_model,
     prepare_output,
@@ -68,6 +69,9 @@ def run(settings: Settings) -> None:
         )
     sentences = prepare_sentences(settings, model)
     say(sentences.report)
+    asked, settings = settings, decide_unread(settings, model, sentences)
+    for note in settings.notes[len(asked.notes) :]:
+        say(f"WARNING: {note}")
     dev, settings = prepare_dev(settings, say)
     settings = decide_reference(settings, loss)
 

@@ -12,19 +12,22 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 from transformers import set_seed
+from transformers.utils import logging
 
 from ..data.formats import require_columns
-from ..data.given import SOURCE, measure_lengths, take_rows
+from ..data.given import SOURCE, GivenSentences, measure_lengths, take_rows
 from ..data.views import Collator
 from ..encoder.head import FocalCLMixin
 from ..encoder.loading import load_model, require_projection
 from ..encoder.packaged import resolve_model
+from ..encoder.reading import find_unread
 from ..errors import UserError
 from ..evaluation import PairSet, read_tasks
 from ..evaluation.pair_sets import pair_of
 from ..losses import ContrastiveLoss, build_loss
 from .engines import whole_model
 
+logger = logging.get_logger(__name__)
 DEFAULT_LOSS = "focal"
 COLUMNS = ("sentence1", "sentence2", "score")  # of labelled pairs
 STREAM = "a stream"  # in records and on cards
@@ -141,6 +144,8 @@ def take_sentences(data: Any, collator: Collator, tokenizer: Any, args: Any) -> 
             "with dataloader_drop_last=True"
         )
     measure_lengths(rows, tokenizer, collator.max_seq_length)
+    if isinstance(rows, GivenSentences) and (unread := find_unread(tokenizer, rows)) is not None:
+        logger.warning("%s", unread)
     return rows
 
 
