@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 from transformers.utils import logging
@@ -29,12 +29,14 @@ from ..compat import (
 )
 from ..errors import UserError
 from .augment import Augmentation, Drawn, Dropout, draw_views
+from .batches import padded_right
 from .chunks import checkpointed
 from .dropout import use_fast_dropout
 from .encode import CardData, EncodingMixin
 from .families import Family
 from .hooks import only_tokens, zeroed
 from .packing import ATTENTION, Packed
+from .parts import fill_parts
 from .poolers import JOINED, pooler_of, resolve_pooler
 from .projection import Projection
 from .recorded import Pooling, take_recorded
@@ -181,7 +183,7 @@ class FocalCLMixin(EncodingMixin):
     def embed_views(
         self, input_ids: Tensor | None, attention_mask: Tensor | None, token_type_ids: Tensor | None = None
     ) -> Tensor:
-        """Ids and mask (B, V, L) -> embeddings (B, V, D); or (B, L) -> (B, D). Padding is expected on the right.
+        """Ids and mask (B, V, L) -> embeddings (B, V, D); or (B, L) -> (B, D), padded on either side.
 
         token_type_ids: as the ids; an encoder that has no token types passes over them, as it does in transformers.
 
@@ -191,13 +193,12 @@ class FocalCLMixin(EncodingMixin):
         """
         if input_ids is None or attention_mask is None:
             raise UserError("an encoder needs input_ids and attention_mask")
+        *leading, length = input_ids.shape
+        flat = input_ids.reshape(-1, length), attention_mask.reshape(-1, length)
+        ids, mask, types = padded_right(*flat, self.usable_types(token_type_ids))  # (B*V, L)
         drawn = NOTHING_DRAWN
         if self.training and self.augmentations:
-            drawn = draw_views(self.augmentations, attention_mask, self.config.hidden_size)
-        *leading, length = input_ids.shape
-        ids, mask = input_ids.reshape(-1, length), attention_mask.reshape(-1, length)  # (B*V, L)
-        types = self.usable_types(token_type_ids)
-        types = None if types is None else types.reshape(-1, length)
+            drawn = draw_views(self.augmentations, mask.reshape(*leading, length), self.config.hidden_size)
         lengths = mask.sum(1)
         order = torch.argsort(lengths, descending=True, stable=True)
         pieces = []
@@ -364,12 +365,8 @@ class FocalCLMixin(EncodingMixin):
         follows pooling. Returns whether such a projection was there; ``side_parts`` has the names of what was."""
         parts = {name: part for name in SIDE_PARTS if (part := getattr(self, name, None)) and part.state_dict()}
         path = find_file(str(folder), HEAD_FILE, **hub) if parts else None
-        state = {} if path is None else load_file(path)
-        for name, part in parts.items():
-            own = {k.removeprefix(f"{name}."): v for k, v in state.items() if k.startswith(f"{name}.")}
-            if own:
-                part.load_state_dict(own)
-                self.side_parts.add(name)
+        if path is not None:
+            self.side_parts |= fill_parts(parts, path)
         return "mlp" in self.side_parts
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
