@@ -20,6 +20,7 @@ from .export_records import check_records, keep_hand_made, remember, remembered,
 from .formats import write_encoder, write_onnx, write_sentence_transformers
 from .manifest import CARD, files_in, foreign_files, is_export, write_manifest
 from .parity import check_vectors, lowest_cosine
+from .readers import who_differs
 from .usage import EXAMPLES
 
 
@@ -73,6 +74,7 @@ def export_model(
                 "sentence_transformers": sentence_transformers,
                 "onnx": onnx,
                 "max_seq_length": limit,
+                "readers": who_differs(model) if sentence_transformers else [],
                 "example_cosine": round(float(lowest_cosine(vectors[:1], vectors[1:])), 4),
             }
             write_records(checkpoint, stage, (publication or {}) | added)

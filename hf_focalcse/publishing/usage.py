@@ -53,6 +53,10 @@ def usage(record: RunRecord, results: Results | None) -> Iterator[str]:
             "    -H 'Content-Type: application/json' \\\n"
             '    -d \'{"inputs": ' + TEXTS + ', "truncate": true}\'\n```\n'
         )
+    if publication.get("readers"):
+        yield "Not every program reads it as it was trained:\n\n" + "".join(
+            f"- {of}\n" for of in publication["readers"]
+        )
     if publication.get("onnx"):
         yield (
             "`onnx/model.onnx` takes `input_ids` and `attention_mask` and gives `sentence_embedding`, which is pooled "
