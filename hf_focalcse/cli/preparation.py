@@ -16,10 +16,10 @@ from transformers import set_seed
 from .. import quickstart
 from ..data.sentences import Sentences, read_sentences, require
 from ..encoder.augment import build_augmentations
-from ..encoder.head import HEAD_FILE
 from ..encoder.loading import load_model, require_exact
 from ..encoder.poolers import pooler_of
 from ..encoder.prompts import prompt_tokens
+from ..encoder.saving import HEAD_FILE
 from ..errors import UserError
 from ..evaluation import load_tasks, read_tasks
 from ..losses import ContrastiveLoss

@@ -10,8 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..encoder.head import HEAD_FILE
 from ..encoder.loading import load_model
+from ..encoder.saving import HEAD_FILE
 from ..evaluation import differences, evaluate_sts
 from ..evaluation.identity import as_encoder
 from ..evaluation.verdict import kept, told
