@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from ..compat import find_file
+from .merging import merged_state
 from .recorded import take_recorded
 
 logger = logging.get_logger(__name__)
@@ -28,6 +29,7 @@ class SavingMixin(_Base):
     side_parts: set[str]  # of SIDE_PARTS, those that a side file held
     set_pooling: Any
     keep_record: Any
+    lora: Any = None  # how it is trained by LoRA, a `Lora`
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -65,6 +67,8 @@ class SavingMixin(_Base):
         kwargs.setdefault("save_original_format", False)
         self.keep_record()
         state = kwargs.get("state_dict") or self.state_dict()  # read first: super() takes the head out of it
+        if self.lora is not None:
+            state = kwargs["state_dict"] = merged_state(self, state)
         start = tuple(f"{name}." for name in SIDE_PARTS if hasattr(self, name))
         head = {k: v.detach().cpu().contiguous() for k, v in state.items() if k.startswith(start)}
         super().save_pretrained(save_directory, *args, **kwargs)
