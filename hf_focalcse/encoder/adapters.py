@@ -9,9 +9,13 @@ from typing import Any
 import torch
 
 from ..errors import UserError
+from .fields import Fields
+from .parts import read_weights
 from .source import Source
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER_FOLDER = "adapter"  # in the output folder of a training by LoRA, beside the merged encoder
+RECORD_FILE = "focal_cl.json"  # of an adapter trained here: what config.json of a whole encoder says under that key
 UNMERGED: dict[
     str, tuple[Any, ...]
 ] = {  # settings of peft under which W + scale B A is not what it computes -> the values that change nothing
@@ -65,9 +69,10 @@ def read_adapter(source: Source) -> Adapter | None:
             raise UserError(
                 f"{name!r} is an adapter of {base!r} with {key} {config[key]!r}, not merged here: {remedy}"
             )
-    rank = int(config["r"])
-    root = math.sqrt(rank) if config.get("use_rslora") else rank
-    return Adapter(str(base), config.get("revision"), rank, config["lora_alpha"] / root)
+    fields = Fields(config, CONFIG_FILE, name)
+    rank = fields.take("r", int, least=1)
+    root = math.sqrt(rank) if fields.take("use_rslora", bool, False) else rank
+    return Adapter(str(base), config.get("revision"), rank, fields.take("lora_alpha", float) / root)
 
 
 @torch.no_grad()
@@ -77,15 +82,13 @@ def merge_adapter(model: Any, adapter: Adapter, source: Source) -> None:
     Raises:
         UserError: there are no safetensors, or a weight of the adapter has no counterpart in the encoder.
     """
-    from safetensors.torch import load_file
-
     file = source.find(WEIGHTS_FILE)
     if file is None:
         raise UserError(
             f"adapter {source.name_or_path!r} has no {WEIGHTS_FILE}; a pickled one is not opened, so save it again "
             "with peft"
         )
-    weights = load_file(file)
+    weights = read_weights(file)
     parameters = dict(model.encoder.named_parameters())
     for key in sorted(weights):
         stem, part, _ = key.rpartition(".lora_A.")

@@ -10,13 +10,15 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, PretrainedConfig
 
 from ..errors import UserError, first_line
-from .adapters import CONFIG_FILE, merge_adapter, read_adapter
+from .adapters import CONFIG_FILE, RECORD_FILE, merge_adapter, read_adapter
 from .auto import MODELS
 from .direction import check_direction
+from .lora import read_projection
 from .packaged import resolve_model
 from .parts import fill
 from .poolers import POOLERS
 from .prompts import add_prompt, choose_prompt
+from .saving import HEAD_FILE
 from .sentence_files import weights_of
 from .source import Source
 from .spec import EncoderSpec, read_spec
@@ -56,6 +58,7 @@ def load_model(
         source, adapter = find_source(place.path, place.revision)
         name = source.name_or_path
         record = source.read_mapping("config.json").get("focal_cl")
+        record = record if adapter is None else record_of(source, record)
         spec = read_spec(source, record)  # before the config, since it names what is no text encoder at all
         path = spec.files.encoder_path
         config = load_config(source, path)
@@ -78,6 +81,9 @@ def load_model(
     projection_missing = check_weights(model, info, name)
     if adapter is not None:
         merge_adapter(model, adapter, source)
+        if read_projection(model, source.find(HEAD_FILE)):
+            projection_missing = False
+            model.side_parts.add("mlp")
     model.tokenizer = load_tokenizer(source, path, files.lower_case, getattr(config, "pad_token_id", None))
     check_tokenizer(model, name)
     if files.limit is not None:
@@ -153,6 +159,15 @@ def find_source(name_or_path: str, revision: str | None) -> tuple[Source, Any]:
     if below is not None:
         raise UserError(f"{name_or_path!r} is an adapter of another adapter, {adapter.base!r}; merge that one first")
     return Source(source.name_or_path, base, hub), adapter
+
+
+def record_of(source: Source, of_base: Any) -> Any:
+    """``focal_cl`` of an adapter: of its own file; None where its files of sentence-transformers say how it embeds;
+    else that of its base."""
+    own = Source(source.name_or_path, hub=source.hub)
+    if own.find(RECORD_FILE) is not None:
+        return own.read_mapping(RECORD_FILE)
+    return None if own.find("modules.json") is not None else of_base
 
 
 def require_folder(name_or_path: str) -> Path:

@@ -145,6 +145,8 @@ def test_modules_of_other_packages_are_refused(tmp_path):
         ({"base_model_name_or_path": None}, "does not name its base"),
         ({"base_model_name_or_path": "/nowhere"}, "is an adapter, and its base cannot be read"),
         ({}, "has no adapter_model.safetensors"),
+        ({"r": "4"}, "adapter_config.json of .* has r '4'; it must be a whole number from 1"),
+        ({"lora_alpha": None}, "has no lora_alpha, which must be a number"),
     ],
 )
 def test_adapters_that_cannot_be_merged_are_refused(tmp_path, change, said):
