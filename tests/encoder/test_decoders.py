@@ -28,7 +28,10 @@ def embedder(folder, family, side="right", pooling=None, **config):
     tokenizer.save_pretrained(folder)
     package = "sentence_transformers.models."
     modules = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
-    rows = [{"idx": i, "path": path, "type": package + kind} for i, (path, kind) in enumerate(modules.items())]
+    rows = [
+        {"idx": i, "name": str(i), "path": path, "type": package + kind}
+        for i, (path, kind) in enumerate(modules.items())
+    ]
     (folder / "modules.json").write_text(json.dumps(rows))
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode": pooling or POOLED[family]}))

@@ -30,7 +30,10 @@ vectors["default"] = model.encode(texts).tolist()
 print(json.dumps({"vectors": vectors, "folder": snapshot_download(sys.argv[2]), "limit": model.max_seq_length}))
 """
 CHANGED = {  # file -> key: why its value may be another one
-    "config.json": {"transformers_version": "of the library that saved it"},
+    "config.json": {
+        "transformers_version": "of the library that saved it",
+        "use_cache": "Trainer turns it off, and a text is read once",
+    },
     "config_sentence_transformers.json": {
         "__version__": "of the libraries that saved it",
         "default_prompt_name": "it was trained with this prompt",
