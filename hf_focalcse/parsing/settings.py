@@ -176,7 +176,7 @@ def check_together(namespace: argparse.Namespace, explicit: set[str]) -> None:
         raise UserError(
             f"--mlp_only_train belongs to --pooler cls; pooler {namespace.pooler} has no projection; leave one out"
         )
-    for name in ("reference_pooler", "reference_revision"):
+    for name in ("reference_pooler", "reference_revision", "reference_weights"):
         if getattr(namespace, name) is not None and namespace.reference_model is None:
             raise UserError(f"--{name} belongs to --reference_model, which is not given; leave it out")
     if namespace.eval_strategy == "no" and explicit & {"eval_file", "sts_dir"}:
