@@ -53,8 +53,8 @@ class RankCSE(_Distilling, name="rankcse"):
     cosines of the encoder with those of one or two frozen teachers, T. ListNet is the cross entropy of
     softmax(T/tau_t) and softmax(cos/tau_r) over the other sentences. ListMLE is -log of the probability that drawing
     sentences without replacement by e^(cos/tau_r) gives the order of falling T, the own positive included; sentences
-    that the teachers find equally similar count in the order of the batch. It is a sum over the positions of the list, which grows as
-    ln N!, so that its weight would grow with the batch: it is divided by the length of the list unless
+    that the teachers find equally similar count in the order of the batch. It is a sum over the positions of the list,
+    which grows as ln N!, so that its weight would grow with the batch: it is divided by the length of the list unless
     ``per_position`` is off. Ranking takes the cosines themselves under focal too, whose logits are not monotone.
     Equal texts that are masked leave all three terms.
 
