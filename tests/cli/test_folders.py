@@ -209,7 +209,7 @@ def test_no_command_runs_code_of_a_folder_or_asks_to(place, tmp_path, monkeypatc
     Path("rerank.tsv").write_text("qid\tlabel\tquery\tcandidate\n1\t1\ta dog\tthe dog\n1\t0\ta dog\ta book\n")
     assert cli.COMMANDS.keys() <= LINES.keys() | LOADS_NOTHING, "add a line for the new command"
     ends = []
-    for command in cli.COMMANDS.keys() & LINES.keys():
+    for command in cli.COMMANDS.keys() & LINES.keys() if where == "config.json" else ("eval",):
         for line in LINES[command]:
             shutil.rmtree("code", ignore_errors=True)
             shutil.copytree("base", "code")

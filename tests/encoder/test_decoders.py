@@ -34,7 +34,9 @@ def embedder(folder, family, side="right", pooling=None, **config):
     ]
     (folder / "modules.json").write_text(json.dumps(rows))
     (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode": pooling or POOLED[family]}))
+    (folder / "1_Pooling/config.json").write_text(
+        json.dumps({"pooling_mode": pooling or POOLED[family], "embedding_dimension": 16})
+    )
     return folder
 
 
@@ -123,7 +125,7 @@ def test_code_that_a_decoder_was_made_for_may_read_both_ways(tmp_path):
         load_model(str(embedder(tmp_path / "qwen3", "qwen3", auto_map={"AutoModel": "modeling_own.Model"})))
     folder = save_tiny(tmp_path / "bert", auto_map={"AutoModel": "modeling_own.Model"})
     assert load_model(str(folder), "mean").spec.notes == [
-        "its own code (auto_map) is not run; transformers' BertModel reads it"
+        "its own code (auto_map) is not run: BertModel of transformers reads it"
     ]
 
 
