@@ -83,6 +83,11 @@ FAMILIES = (
     Family("ModernBert", ("attention_dropout", "embedding_dropout", "mlp_dropout")),
     Family("MPNet", projection="pooler.dense", after_padding=True),
     Family("NomicBert", pooler="mean"),
+    Family(  # positions are added to what embed_tokens gives, so that a cutoff leaves them
+        "OPT",
+        **(DECODER | {"dropout": ("dropout", "attention_dropout")})
+        | {"embeddings": ("decoder.embed_tokens",), "layers": "decoder.layers"},
+    ),
     Family("Qwen2", **DECODER),
     Family("Qwen3", **DECODER),
     Family(

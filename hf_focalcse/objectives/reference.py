@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..data.template import as_read
 from ..data.views import View, Views, pad, token_ids
 from ..encoder.loading import load_model, require_projection
 from ..errors import UserError
@@ -46,7 +47,8 @@ class FrozenReference:
 
     def collate(self, collator: Any) -> Any:
         """``collator`` with this encoder's tokens besides: ``reference_input_ids`` and the mask, (B, L')."""
-        return ReferenceCollator(collator, self.model.tokenizer, self.max_seq_length, self.model.prompt)
+        model = self.model
+        return ReferenceCollator(collator, model.tokenizer, self.max_seq_length, model.prompt, model.template)
 
     @torch.no_grad()
     def encode(self, inputs: Mapping[str, Tensor], beside: torch.nn.Parameter) -> Tensor:
@@ -61,14 +63,14 @@ class FrozenReference:
 class ReferenceCollator:
     """The tokens of another tokenizer beside those of ``collator``."""
 
-    def __init__(self, collator: Any, tokenizer: Any, max_seq_length: int, prompt: str = ""):
+    def __init__(self, collator: Any, tokenizer: Any, max_seq_length: int, prompt: str = "", template: Any = None):
         self.collator, self.tokenizer, self.max_seq_length = collator, tokenizer, max_seq_length
-        self.prompt = prompt
+        self.prompt, self.template = prompt, template
 
     def __call__(self, rows: list[dict[str, str]]) -> dict[str, Tensor]:
         view = self.collator.first if isinstance(self.collator, Views) else View()
-        texts = [self.prompt + text for text in view.plain(rows)]
-        tokens = token_ids(self.tokenizer, texts, self.max_seq_length, split_special_tokens=True)
+        texts, limit = as_read(self.tokenizer, view.plain(rows), self.max_seq_length, self.prompt, self.template, True)
+        tokens = token_ids(self.tokenizer, texts, limit, split_special_tokens=True)
         ids, mask = pad(tokens, self.tokenizer.pad_token_id)
         return self.collator(rows) | {PREFIX + "input_ids": ids, PREFIX + "attention_mask": mask}
 
