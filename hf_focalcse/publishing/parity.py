@@ -36,8 +36,9 @@ import transformers
 folder, plain = given["folder"], given["plain"]
 options = {"trust_remote_code": False, "local_files_only": True}
 model, report = getattr(transformers, plain["auto"]).from_pretrained(folder, output_loading_info=True, **options)
+texts = given["read"]
 batch = transformers.AutoTokenizer.from_pretrained(folder, **options)(
-    given["read"], padding=True, truncation=True, return_tensors="pt"
+    texts, padding=True, truncation=True, return_tensors="pt"
 )
 mask = batch["attention_mask"].unsqueeze(-1).clone()
 with torch.inference_mode():
