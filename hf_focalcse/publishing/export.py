@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,11 +12,12 @@ from safetensors import SafetensorError
 
 from ..encoder.loading import load_model, require_projection
 from ..errors import UserError
+from ..runs.atomic import draft_folder
 from ..runs.record import RUN_FILE
 from .card import render
 from .export_records import check_records, keep_hand_made, remember, remembered, write_records
 from .formats import write_encoder, write_onnx, write_sentence_transformers
-from .manifest import CARD, files_in, foreign_files, is_export, write_manifest
+from .manifest import CARD, files_in, foreign_files, is_export, shortened, write_manifest
 from .parity import check_vectors, lowest_cosine
 from .usage import EXAMPLES
 
@@ -30,12 +29,13 @@ def export_model(
     sentence_transformers: bool | None = None,
     onnx: bool | None = None,
     publication: dict[str, Any] | None = None,
+    remembering: bool = True,
 ) -> tuple[Path, dict[str, float]]:
     """Write the published folder (default: ``hub`` in the checkpoint), whole or not at all.
 
     sentence_transformers, onnx: whether the files that sentence-transformers reads, and ONNX, are in it. None: as in
     the newest export of this checkpoint; in its first one, the former are and ONNX is not. What is written is
-    remembered in run.json of the checkpoint.
+    remembered in run.json of the checkpoint, unless ``remembering`` is off.
 
     publication: repo_id, license, language for the card. Without run.json in the checkpoint there is no card, so that
     the folder can be used but not pushed.
@@ -78,7 +78,7 @@ def export_model(
             write_records(checkpoint, stage, (publication or {}) | added)
             keep_hand_made(folder, stage / CARD)
         write_manifest(stage, files_in(stage), render(stage) if (stage / RUN_FILE).exists() else None)
-    if (checkpoint / RUN_FILE).exists():
+    if remembering and (checkpoint / RUN_FILE).exists():
         remember(checkpoint, {"sentence_transformers": sentence_transformers, "onnx": onnx})
     return folder, found
 
@@ -93,9 +93,8 @@ def check_place(folder: Path) -> None:
         raise UserError(f"{folder} is not empty and not an export; give another --output_dir")
     foreign = foreign_files(folder) if is_export(folder) else []
     if foreign:
-        shown = ", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
         raise UserError(
-            f"{folder} would be replaced, but holds files that no export wrote: {shown}; move them, or give another "
+            f"{folder} would be replaced, but holds files that no export wrote: {shortened(foreign)}; move them, or give another "
             "--output_dir"
         )
 
@@ -137,19 +136,12 @@ def check_formats(model: Any, sentence_transformers: bool, onnx: bool) -> None:
 @contextlib.contextmanager
 def staged(folder: Path) -> Iterator[Path]:
     """A folder beside ``folder`` that takes its place when the block ends, and is deleted when it fails."""
-    stage, old = (folder.with_name(f".{folder.name}.{what}-{os.getpid()}") for what in ("part", "old"))
     try:
-        stage.mkdir(parents=True)
-        yield stage
-        if folder.exists():
-            os.replace(folder, old)
-        os.replace(stage, folder)
+        with draft_folder(folder) as stage:
+            yield stage
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise UserError(
             f"the export to {folder} could not be written ({reason}); the checkpoint is untouched; "
             "free some space, or give another --output_dir"
         ) from error
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
