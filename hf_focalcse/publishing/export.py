@@ -94,8 +94,8 @@ def check_place(folder: Path) -> None:
     foreign = foreign_files(folder) if is_export(folder) else []
     if foreign:
         raise UserError(
-            f"{folder} would be replaced, but holds files that no export wrote: {shortened(foreign)}; move them, or give another "
-            "--output_dir"
+            f"{folder} would be replaced, but holds files that no export wrote: {shortened(foreign)}; move them, or "
+            "give another --output_dir"
         )
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..encoder.head import HEAD_FILE
+from ..encoder.saving import HEAD_FILE
 from ..errors import UserError
 from ..runs.atomic import write_bytes, write_text
 from ..runs.folder import WEIGHTS_FILE, read_results, same_weights, weights_sha256
@@ -19,7 +19,7 @@ from ..runs.scores import RESULTS_FILE, Results
 from .card import write_card
 from .eval_results import eval_result_files
 from .formats import ONNX_FILE, POOLING_FILE
-from .manifest import CARD, MADE, files_in, is_export, read_manifest, write_manifest
+from .manifest import CARD, MADE, MANIFEST, files_in, is_export, read_manifest, write_manifest
 from .merge import merge_or_refuse
 from .plots import draw_plots
 
@@ -121,11 +121,11 @@ def update_export(folder: Path, publication: dict[str, Any], results: Results | 
     """
     with locked(folder), tempfile.TemporaryDirectory() as place:
         renewed = Path(place)
-        names = renew(folder, publication, results, renewed)
+        before, names = read_manifest(folder)["files"], renew(folder, publication, results, renewed)
         # run.json comes last: as long as it is the old one, the same command does all of this again
         for name in sorted(names, key=lambda name: (name == RUN_FILE, name == MANIFEST)):
             write_bytes(folder / name, (renewed / name).read_bytes())
-        for name in read_manifest(folder)["files"] if names else ():
+        for name in before if names else ():
             if name.startswith(MADE) and name not in names:
                 (folder / name).unlink(missing_ok=True)
 

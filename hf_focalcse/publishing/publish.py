@@ -140,14 +140,12 @@ def rehearse(
         return
     hub = folder / "hub"
     check_place(hub)
-    wanted = remembered(folder, hub)
+    asked = {"sentence_transformers": sentence_transformers, "onnx": onnx}
+    wanted = remembered(folder, hub) | {key: value for key, value in asked.items() if value is not None}
     with scratch_folder(hub) as place:
         made, _ = export_model(
             *(folder, place / hub.name),
-            sentence_transformers=wanted["sentence_transformers"]
-            if sentence_transformers is None
-            else sentence_transformers,
-            onnx=wanted["onnx"] if onnx is None else onnx,
+            **wanted,
             publication=publication,
             remembering=False,
         )

@@ -57,7 +57,7 @@ def draft_folder(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def scratch_folder(folder: Path) -> Iterator[Path]:
-    """A folder beside ``folder`` that is deleted at the end; what killed processes have left there is deleted first."""
+    """A folder beside ``folder``, deleted at the end; what killed processes have left there is deleted first."""
     clear_drafts(folder.parent, folders=True)
     part = draft_of(folder)
     shutil.rmtree(part, ignore_errors=True)  # of a process that had the same number
@@ -73,7 +73,11 @@ def exchange(one: Path, other: Path) -> None:
     """Let two folders of one file system trade their names: in one step on Linux, by renaming elsewhere."""
     here, flag = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-    if hasattr(libc, "renameat2") and not libc.renameat2(here, os.fsencode(one), here, os.fsencode(other), flag):
+    if (
+        libc is not None
+        and hasattr(libc, "renameat2")
+        and not libc.renameat2(here, os.fsencode(one), here, os.fsencode(other), flag)
+    ):
         return
     aside = one.with_name(f"{one.name}-old")
     os.rename(other, aside)

@@ -28,6 +28,8 @@ RUN_FACTS = {  # besides the options whose role says so: what a resumed run must
     "loss": "loss",
     "pooler": "pooler",
     "objective": "objective",
+    "lora": "LoRA",
+    "base_weights": "the base encoder of LoRA (CRC-32 of its weights)",
 }
 NOT_ROOM = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)  # a write failed, but not for room
 UNNAMED = {"objective": "Contrastive"}  # what a checkpoint means that was written before it was named
@@ -110,10 +112,9 @@ def damage(checkpoint: Path, whole: bool = True) -> str | None:
     """
     try:
         manifest = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
-        files, resumable = manifest["files"], manifest["resumable"]
+        files, resumable, of_run = manifest["files"], manifest["resumable"], manifest["run"]
     except FileNotFoundError:
         return f"it has no {MANIFEST}, so it is incomplete or was not written by this program"
-        of_run = manifest["run"]
     except (ValueError, KeyError, TypeError, OSError, RecursionError):
         return f"its {MANIFEST} cannot be read"
     if not (isinstance(files, dict) and isinstance(of_run, dict)):
@@ -129,9 +130,9 @@ def damage(checkpoint: Path, whole: bool = True) -> str | None:
             return f"{name} has {found[0]:,} bytes where {expected[0]:,} were written"
         if found != expected:
             return f"the content of {name} is not what was written"
-    return (
-        None if resumable or not whole else "it was saved with --save_only_model, so it has no optimizer to go on with"
-    )
+    if resumable or not whole:
+        return None
+    return "it was saved with --save_only_model, so it has no optimizer to go on with"
 
 
 def find_checkpoint(output_dir: str | Path, asked: str) -> Checkpoint | None:
