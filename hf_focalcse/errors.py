@@ -40,6 +40,11 @@ def _is_slip(one: str, other: str) -> bool:
     return len(apart) == 1 or (len(apart) == 2 and sorted(one) == sorted(other))
 
 
+def printable(text: str) -> str:
+    """Control characters, and others that a terminal would act on or not show, as escapes such as ``\\x1b``."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def on_one_line(error: Exception) -> str:
     """The message of another library's error as one clause of at most 300 characters."""
     return " ".join(str(error).split()).replace(". ", "; ").rstrip(".")[:300] or type(error).__name__

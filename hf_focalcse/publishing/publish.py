@@ -145,7 +145,8 @@ def rehearse(
     with scratch_folder(hub) as place:
         made, _ = export_model(
             *(folder, place / hub.name),
-            **wanted,
+            sentence_transformers=wanted["sentence_transformers"],
+            onnx=wanted["onnx"],
             publication=publication,
             remembering=False,
         )
@@ -248,6 +249,6 @@ def publish_scores(
                 f"the scores are in {folder / RESULTS_FILE}"
             )
         # the push merges what was written by hand on the Hub into this card, so it starts as it was generated
-        write_text(stage / CARD, read_manifest(stage)["card"])
+        write_text(stage / CARD, read_manifest(stage)["card"] or "")
         update_export(stage, {"repo_id": repo_id}, results)
         say(f"Published: {push(stage, target, only=lambda _: True, say=say)}")

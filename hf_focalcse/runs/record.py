@@ -23,6 +23,15 @@ ADDED_LATER = (  # fields that older files may lack
     *("publication", "step_memory", "dev_sets"),
     *("start", "differences", "start_differences"),
 )
+TEXTS, NUMBERS, ROWS = "texts", "numbers by name", "rows"
+KINDS: dict[str, Any] = {  # field -> what it holds
+    **dict.fromkeys(("settings", "loss", "model", "data", "versions", "hardware", "step_memory", "publication"), dict),
+    **dict.fromkeys(("dev_sets", "differences", "start_differences"), dict),
+    **dict.fromkeys(("command", "alarms", "notes"), TEXTS),
+    **dict.fromkeys(("baseline", "start", "final"), NUMBERS),
+    **{"log": ROWS, "seed": int, "world_size": int, "seconds": float | int | None, "best": dict | None},
+    **{"recipe": str | None, "git_commit": str | None, "started": str, "baseline_of": str},
+}
 AS_PUBLISHED = "as published"  # the encoder before training, with the pooling that its checkpoint records
 # A path that stands out from other text: it begins at the root, the home folder or a drive, or with dots.
 PATH = re.compile(r"""(?<![\w.:/~\\)\]-])(?:[A-Za-z]:|~\w*|\.{1,2})?(?:[/\\][^\s/\\'"`,;:()\[\]]+)+[/\\]?""")
@@ -122,11 +131,25 @@ class RunRecord:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             content = {name: {} for name in ADDED_LATER} | {"baseline_of": ""} | content
+            for name, of in content.items():
+                if name in KINDS and not _is(of, KINDS[name]):
+                    raise ValueError(f"{name} is {str(of)[:60]!r}")
             return cls(**{f.name: content[f.name] for f in fields(cls)})
         except FileNotFoundError as error:
             raise UserError(f"there is no {path}; give the output folder of a training run") from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(f"{path} is not the record of a run ({error!r}); run the training again") from error
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a value of run.json is of a kind of `KINDS`."""
+    if kind == TEXTS:
+        return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    if kind == ROWS:
+        return isinstance(value, list) and all(isinstance(one, dict) for one in value)
+    if kind == NUMBERS:
+        return isinstance(value, dict) and all(isinstance(one, int | float) for one in value.values())
+    return isinstance(value, kind)
 
 
 def with_pooling(pooler: str) -> str:
