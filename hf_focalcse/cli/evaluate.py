@@ -118,6 +118,10 @@ def open_encoder(args: Evaluation, place: Place, device: Any) -> tuple[Any, dict
                 f"--truncate_dim is {args.truncate_dim}; vectors of this encoder have {model.dimensions} dimensions"
             )
         model.truncate_dim = args.truncate_dim
+    if args.max_seq_length is not None and args.max_seq_length > model.max_length():
+        raise UserError(
+            f"--max_seq_length is {args.max_seq_length}; this encoder takes 3 to {model.max_length()} tokens"
+        )
     require_projection(model, str(args.model_name_or_path))
     weights = weights_file(place.path, place.revision)
     sha256 = file_sha256(weights) if weights else None

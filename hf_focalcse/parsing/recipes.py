@@ -37,5 +37,9 @@ def read_recipe(recipe: str, parser: Parser) -> dict[str, Any]:
             kind = {dict: "mapping", list: "list"}[type(value)]
             allowed = "a list of at least one" if known[name] in many else "one number or text"
             raise UserError(f"recipe {file}: the value of {name!r} is the {kind} {value}; it must be {allowed}")
+        if value is None:
+            raise UserError(f"recipe {file}: {name!r} has no value; give one, or take the line out")
+        if known[name] in values:
+            raise UserError(f"recipe {file}: {name!r} says the same as another key; leave one of them out")
         values[known[name]] = value
     return values
