@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import re
 import time
 from collections.abc import Callable
@@ -220,7 +221,7 @@ def check_card(folder: Path, files: dict[str, Path]) -> None:
 
 def check_private(folder: Path, files: dict[str, Path], token: str | None = None) -> None:
     """No file names the home folder of this machine, the folder that is published, or the token."""
-    home = Path.home()
+    home = Path(os.path.expanduser("~"))  # as it is written where there is none
     secrets = {"the token": token or get_token() or "", "this machine's path": f"{folder.resolve().parent}/"}
     if len(home.parts) > 1:
         secrets["this machine's home folder"] = f"{home}/"
