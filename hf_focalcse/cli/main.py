@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from importlib import import_module
 
-from ..errors import STOPPED, Stopped, UserError, on_one_line, printable, suggest
+from ..errors import STOPPED, Stopped, UserError, masked, on_one_line, printable, suggest
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ def run(command: str, argv: list[str] | None = None, script: str | None = None) 
     """
     row = COMMANDS[command]
     make_streams_safe()
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     if not sys.stderr.isatty():  # before transformers, datasets and huggingface_hub are imported, which read them then
         for name in BARS:
             os.environ.setdefault(name, "1")
@@ -140,5 +141,5 @@ def path_of(path: object) -> str:
 
 
 def _fail(message: str) -> None:
-    print(f"error: {printable(message)}", file=sys.stderr)
+    print(f"error: {printable(masked(message))}", file=sys.stderr)
     raise SystemExit(2)

@@ -71,7 +71,7 @@ FOREIGN = {
     "log_*": UNREPORTED,
     "disable_tqdm": LOGS,
     "report_to": LOGS,
-    "run_name": LOGS,
+    "run_name": Option(PATH, LOGS.why),  # transformers takes the output folder for it
     "project": LOGS,
     "trackio_space_id": LOGS,
     "per_device_eval_batch_size": Option(

@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, masked
 from ..options.field import listed
 from ..options.tables import paths
 from .atomic import write_json
@@ -35,7 +35,7 @@ KINDS: dict[str, Any] = {  # field -> what it holds
 AS_PUBLISHED = "as published"  # the encoder before training, with the pooling that its checkpoint records
 # A path that stands out from other text: it begins at the root, the home folder or a drive, or with dots.
 PATH = re.compile(r"""(?<![\w.:/~\\)\]-])(?:[A-Za-z]:|~\w*|\.{1,2})?(?:[/\\][^\s/\\'"`,;:()\[\]]+)+[/\\]?""")
-SECRET = re.compile(r"\bhf_[A-Za-z0-9]{6,}")
+A_PATH = re.compile(r"(?:~\w*|\.{0,2}|[A-Za-z]:)[/\\]")  # the beginning of a value that is a path, spaces and all
 
 
 @dataclass
@@ -96,8 +96,8 @@ class RunRecord:
         return with_pooling(self.model.get("pooler", "unknown"))
 
     def save(self, folder: str | Path) -> Path:
-        """Write run.json into ``folder``, whole or not at all."""
-        return write_json(Path(folder) / RUN_FILE, asdict(self))
+        """Write run.json into ``folder``, whole or not at all, without tokens."""
+        return write_json(Path(folder) / RUN_FILE, without_secrets(asdict(self)))
 
     def publishable(self) -> RunRecord:
         """The record as it may be published: paths cut to their last part, and no text of the training data."""
@@ -112,6 +112,9 @@ class RunRecord:
         if self.model.get("base_model") != self.model.get("name_or_path"):
             local.add(self.model.get("name_or_path") or "")
         local.add(self.recipe or "")
+        values = [value for setting in self.settings.values() for value in listed(setting)]
+        values += [part.partition("=")[2] if part.startswith("--") else part for part in self.command]
+        local |= {value for value in values if isinstance(value, str) and A_PATH.match(value)}
         content = asdict(self)
         for name in ("command", "recipe", "settings", "model", "data", "notes", "alarms", "best"):
             content[name] = without_paths(content[name], local)
@@ -158,6 +161,15 @@ def with_pooling(pooler: str) -> str:
     return f"with pooling {pooler} before training"
 
 
+def without_secrets(value: Any) -> Any:
+    """``value`` with `masked` strings."""
+    if isinstance(value, dict):
+        return {key: without_secrets(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_secrets(item) for item in value]
+    return masked(value) if isinstance(value, str) else value
+
+
 def without_paths(value: Any, local: Iterable[str] = ()) -> Any:
     """``value`` with every path in its strings cut to its last part, and without tokens.
 
@@ -171,7 +183,7 @@ def without_paths(value: Any, local: Iterable[str] = ()) -> Any:
         return value
     for path in sorted((p for p in local if "/" in p or "\\" in p), key=len, reverse=True):
         value = value.replace(path, last_part(path))
-    return SECRET.sub("hf_…", PATH.sub(lambda found: last_part(found[0]), value))
+    return masked(PATH.sub(lambda found: last_part(found[0]), value))
 
 
 def last_part(path: str) -> str:

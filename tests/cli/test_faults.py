@@ -1,4 +1,4 @@
-"""What goes wrong around a command: afterwards its folder is complete, or as before, and the same command completes."""
+"""What goes wrong around a command: its folder is complete or as before, and the same command completes."""
 
 import json
 import os

@@ -20,7 +20,7 @@ CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.trun
 
 
 def command(argv: list[str], fault: str = "", value: Any = None) -> tuple[Any, str, int]:
-    """Run ``focalcse ARGV`` under a fault; (exit code, what was printed, changes on the disk). A killed one is None."""
+    """Run ``focalcse ARGV`` under a fault: (exit code, what was printed, changes on the disk); None if killed."""
     from hf_focalcse.cli import main as cli
 
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE"):
