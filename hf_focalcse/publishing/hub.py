@@ -216,7 +216,7 @@ def check_card(folder: Path, files: dict[str, Path]) -> None:
             raise UserError(f"{key} in the metadata of {folder / CARD} is {metadata[key]!r}; it must be a list")
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
         if not re.match(r"https?://|mailto:|#", link) and link not in files:
-            raise UserError(f"{folder / CARD} points to {link!r}, which is not in the folder")
+            raise UserError(f"{folder / CARD} points to {link!r}, which is not published with it")
 
 
 def check_private(folder: Path, files: dict[str, Path], token: str | None = None) -> None:

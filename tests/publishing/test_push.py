@@ -147,7 +147,9 @@ api.upload_file(path_or_fileobj=b"mine", path_in_repo="notes.txt", repo_id=sys.a
     card, manifest = folder / "README.md", folder / "export.json"
     new = card.read_text().replace("These scores are of one seed.", "These scores are of one seed of three.")
     card.write_text(new)
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"card": new}))
+    listed = json.loads(manifest.read_text())
+    listed["files"].pop("plots/cosines.png")
+    manifest.write_text(json.dumps(listed | {"card": new}))
     (folder / "plots/cosines.png").unlink()
     card.write_text("\n".join(line for line in new.splitlines() if "plots/cosines.png" not in line) + "\n")
     assert send(server, folder).returncode == 0
@@ -338,17 +340,24 @@ def test_no_server_and_offline(folder):
 # ---- before anything is sent
 
 
+def add(file: Path, text: str) -> None:
+    file.write_text(f"{file.read_text()}\n{text}\n")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda f: (f / "README.md").unlink(), "has no README.md"),
         (lambda f: (f / "README.md").write_text("---\nlicense: [\n---\n"), "not YAML"),
         (lambda f: (f / "README.md").write_text("# No metadata\n"), "lack library_name"),
-        (lambda f: (f / "plots/training.png").unlink(), "points to 'plots/training.png', which is not in the folder"),
-        (lambda f: (f / "training_args.bin").write_bytes(b"x"), "belongs to training"),
-        (lambda f: (f / "notes.txt").write_text(f"my token is {TOKEN}"), "contains the token"),
-        (lambda f: (f / "notes.txt").write_text(f"{Path.home()}/x"), "contains this machine's home folder"),
-        (lambda f: (f / "notes.bin").write_bytes(b"\0" + str(f).encode()), "contains this machine's path"),
+        (lambda f: (f / "plots/training.png").unlink(), "lacks plots/training.png, which its export wrote"),
+        (
+            lambda f: add(f / "README.md", "[notes](notes.txt)"),
+            "points to 'notes.txt', which is not published with it",
+        ),
+        (lambda f: add(f / "README.md", f"my token is {TOKEN}"), "contains the token"),
+        (lambda f: add(f / "README.md", f"{Path.home()}/x"), "contains this machine's home folder"),
+        (lambda f: add(f / "tokenizer.json", f"\0{f}"), "contains this machine's path"),
     ],
 )
 def test_what_may_not_be_published_is_not_sent(folder, change, message):
@@ -367,5 +376,5 @@ def test_dry_run_lists_and_sends_nothing(exported, tmp_path):
     assert f"to {server.url}/org/other, private if it is new" in end.stdout and "nothing was sent" in end.stdout
     size = (tmp_path / "hub/model.safetensors").stat().st_size
     assert f"{size:,}  model.safetensors" in end.stdout
-    assert 'SentenceTransformer("org/other")' in (tmp_path / "hub/README.md").read_text()
+    assert 'SentenceTransformer("org/other")' not in (tmp_path / "hub/README.md").read_text()
     assert "as a pull request" in describe(tmp_path / "hub", Target("org/other", create_pr=True))
