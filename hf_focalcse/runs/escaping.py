@@ -9,8 +9,10 @@ from ..errors import printable as escape_terminal  # the third of them  # noqa: 
 
 # What no reader should see act: control characters, and those that turn the direction of what follows.
 ACTING = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-MARKS = re.compile(  # signs wherever they stand, those at the edge of a word, and those that begin a list or a rule
-    r"[\\`*\[\]|<>&#$]|~(?=~)|(?<=~)~|(?<![^\W_])_|_(?![^\W_])|\A[-+](?= )|\A-(?=--)|(?<=\A\d)[.)](?= )|(?<=\A\d\d)[.)](?= )"
+MARKS = re.compile(
+    r"[\\`*\[\]|<>&#$]"  # wherever they stand
+    r"|~(?=~)|(?<=~)~|(?<![^\W_])_|_(?![^\W_])"  # in pairs, and at the edge of a word
+    r"|\A[-+](?= )|\A-(?=--)|(?<=\A\d)[.)](?= )|(?<=\A\d\d)[.)](?= )"  # what begins a list or a rule
 )
 
 

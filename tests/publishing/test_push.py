@@ -196,15 +196,16 @@ def test_a_name_alone_belongs_to_the_owner_of_the_token(server, folder):
 
 
 def test_a_command_pushes_under_the_owners_name(server, folder):
-    """The card has the whole name, a dry run too, and a name in place of a target will do."""
+    """The card has the whole name, and a name in place of a target will do."""
     argv = [sys.executable, "-m", "hf_focalcse", "push", str(folder), "focal-mine"]
     env = environment(server, folder.parent / "home")
     end = subprocess.run([*argv, "--dry_run"], env=env, capture_output=True, text=True)
     assert end.returncode == 0, end.stderr
     assert f"to {server.url}/{USER}/focal-mine" in end.stdout and commits(server) == []
-    end = subprocess.run([sys.executable, "-c", "import sys, hf_focalcse; hf_focalcse.push(*sys.argv[1:])",
-                          str(folder), "focal-mine"], env=env, capture_output=True, text=True)  # fmt: skip
-    assert end.returncode == 0, end.stderr
+    program = "import sys, hf_focalcse; from hf_focalcse.cli import main; main.main(sys.argv[1:4]); "
+    program += "hf_focalcse.push(*sys.argv[2:4])"
+    end = subprocess.run([sys.executable, "-c", program, *argv[3:]], env=env, capture_output=True, text=True)
+    assert end.returncode == 0 and "has all of this already" in end.stdout, end.stderr
     card = remote(server, f"{USER}/focal-mine")["README.md"].decode()
     assert f'SentenceTransformer("{USER}/focal-mine")' in card
 
@@ -353,7 +354,7 @@ def add(file: Path, text: str) -> None:
         (lambda f: (f / "plots/training.png").unlink(), "lacks plots/training.png, which its export wrote"),
         (
             lambda f: add(f / "README.md", "[notes](notes.txt)"),
-            "points to 'notes.txt', which is not published with it",
+            "points to 'notes.txt', which is not published",
         ),
         (lambda f: add(f / "README.md", f"my token is {TOKEN}"), "contains the token"),
         (lambda f: add(f / "README.md", f"{Path.home()}/x"), "contains this machine's home folder"),
