@@ -52,7 +52,7 @@ def prepare_output(settings: Settings) -> Path:
     folder = Path(args.output_dir)
     for flag, place in (
         ("--model_name_or_path", settings.model.model_name_or_path),
-        ("--reference_model", settings.reference.reference_model),
+        *(("--reference_model", name) for name in listed(settings.reference.reference_model)),
     ):
         inner = Path(place or "").resolve()
         if place is not None and inner.is_dir() and folder.resolve() in (inner, *inner.parents):
