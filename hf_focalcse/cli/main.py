@@ -5,7 +5,11 @@ from __future__ import annotations
 import errno
 import io
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -82,6 +86,11 @@ def run(command: str, argv: list[str] | None = None, script: str | None = None) 
         for name in BARS:
             os.environ.setdefault(name, "1")
     argv = sys.argv[1:] if argv is None else argv
+    with tidy_after_sigterm():
+        _run(row, argv, script)
+
+
+def _run(row: Command, argv: list[str], script: str | None) -> None:
     try:
         require_place()
         module, _, parse = (row.parser or f"{row.module}:parse").partition(":")
@@ -104,6 +113,29 @@ def run(command: str, argv: list[str] | None = None, script: str | None = None) 
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+@contextmanager
+def tidy_after_sigterm() -> Iterator[None]:
+    """Let SIGTERM end a command as it otherwise does, but after what is half written has been deleted."""
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    if not ours:
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except SystemExit as stop:
+        if stop.code == 128 + signal.SIGTERM:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTERM)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def make_streams_safe() -> None:

@@ -49,9 +49,16 @@ def run(settings: Settings) -> None:
     if settings.training.process_index > 0:  # the first process holds the folder for all
         train(settings)
         return
-    with locked(settings.training.output_dir):
-        clear_drafts(Path(settings.training.output_dir))
-        train(settings)
+    folder = Path(settings.training.output_dir)
+    with locked(folder):
+        clear_drafts(folder)
+        try:
+            train(settings)
+        except BrokenPipeError as error:
+            raise UserError(
+                "nobody takes the output of training any more, so it has ended; send it to a file, and go on with "
+                "--resume_from_checkpoint last"
+            ) from error
 
 
 def train(settings: Settings) -> None:
