@@ -274,7 +274,7 @@ MISTAKES = [  # what the job decides once it sees files, models or devices
      "metric_for_best_model is 'acc', but the dev set gives 'graded/file/all/spearman'"),
     ("train", f"{DEV} --eval_file graded.tsv --metric_for_best_model graded/file/all/spearmn",
      "did you mean 'graded/file/all/spearman'"),
-    ("train", f"{GOOD} --output_dir tiny", "--output_dir tiny is the encoder that training starts from"),
+    ("train", f"{GOOD} --output_dir tiny", "--output_dir tiny holds the encoder of --model_name_or_path tiny"),
     ("train", f"{GOOD} --output_dir mine", "mine holds README.md; give another --output_dir"),
     ("train", f"{DEV} --eval_file graded.tsv --optim adamw_bnb_8bit", "--optim adamw_bnb_8bit cannot be used: "),
     ("train", f"{DEV} --eval_file graded.tsv --lr_scheduler_type cosine_with_min_lr",

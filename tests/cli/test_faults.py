@@ -145,6 +145,8 @@ def test_a_folder_that_is_not_ours_is_left_as_it_is(ranks, desk, what):
         os.chmod(place, 0o755)
         work = desk.copy(what, Path(place) / "work")
         (work / "out").mkdir(exist_ok=True)
+        for path in (work, *work.rglob("*")):
+            path.chmod(path.stat().st_mode | (0o055 if path.is_dir() else 0o044))
         before = snapshot(work)
         code, said, _ = ranks(1, command, desk.argv(what, work), "foreign", NOBODY, env={"HOME": place})[0]
         lines = [line for line in said.splitlines() if line.startswith("error: ")]
