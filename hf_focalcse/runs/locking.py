@@ -38,7 +38,7 @@ def locked(folder: str | Path, patience: float | None = None) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = _take(folder, PATIENCE if patience is None else patience)
     except OSError as error:
-        raise UserError(f"{folder} cannot be used ({error.strerror}); give another folder") from error
+        raise UserError(f"nothing can be written into {folder} ({error.strerror}); give another folder") from error
     if lock is None:
         yield
         return

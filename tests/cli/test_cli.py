@@ -236,7 +236,7 @@ MISTAKES = [  # what the job decides once it sees files, models or devices
     ("export", "nowhere", "there is no folder nowhere"),
     ("export", "tiny", "nothing in 'tiny' says how it pools"),
     ("push", "nowhere org/name", "there is no folder nowhere"),
-    ("push", "tiny name", "no token for"),
+    ("push", "tiny name", "tiny is neither an export nor the output folder of a finished run"),
     ("train", f"{GOOD} --pooler mean --reinit_projection true", "--reinit_projection belongs to --pooler cls"),
     ("train", f"{GOOD} --model_revision abc", "revision 'abc' is given for the folder 'tiny'"),
     ("train", f"{GOOD} --report_to wandb", "wandb"),
