@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import random
 import shutil
 import signal
 import subprocess
@@ -319,6 +320,32 @@ def test_killed_during_the_upload_and_run_again(server, folder, phase):
     assert commits(server) == [] and remote(server) == {}  # nothing half published
     assert send(server, folder).returncode == 0
     assert remote(server) == content(folder) and len(commits(server)) == 1
+
+
+@pytest.mark.exhaustive
+def test_twenty_kills_at_random_moments(server, folder):
+    """What is on the Hub is nothing or all of it, what lies here is as before, and the same command completes."""
+    draw, before = random.Random(3), content(folder)
+    began = time.monotonic()
+    assert send(server, folder, repo_id="org/whole").returncode == 0
+    took = time.monotonic() - began
+    env = environment(server, folder.parent / "home")
+    for _ in range(20):
+        pushing = subprocess.Popen(command(folder), env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        time.sleep(draw.uniform(0.3, 1) * took)
+        pushing.send_signal(draw.choice([signal.SIGKILL, signal.SIGTERM]))
+        pushing.communicate()
+        assert content(folder) == before
+        found = {} if REPO not in str(server.requests()) else stored(server)
+        assert found in ({}, before)
+    assert send(server, folder).returncode == 0 and remote(server) == before
+
+
+def stored(server: FakeHub) -> dict[str, bytes]:
+    try:
+        return remote(server)
+    except urllib.error.HTTPError:  # the repository is not made yet
+        return {}
 
 
 def wait_for(server: FakeHub, found) -> None:
