@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import re
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -136,7 +137,7 @@ def check_deletions(names: list[str], folder: Path, target: Target, say: Callabl
     if kept and not target.allow_deletions:
         raise UserError(
             f"{target.repo_id} holds {', '.join(kept)}, which {folder} has not, so nothing was sent: export with it "
-            f"again (onnx/ with --onnx), or have it deleted there with `focalcse push {folder} {target.repo_id} "
+            f"again (onnx/ with --onnx), or have it deleted there with `focalcse push {shlex.quote(str(folder))} {target.repo_id} "
             "--allow_deletions`"
         )
     if names:
@@ -370,4 +371,4 @@ def explain(error: HfHubHTTPError, status: int | None, target: Target, folder: P
 
 
 def again(target: Target, folder: Path) -> str:
-    return f"the model is safe in {folder}, push it again with `focalcse push {folder} {target.repo_id}`"
+    return f"the model is safe in {folder}, push it again with `focalcse push {shlex.quote(str(folder))} {target.repo_id}`"
