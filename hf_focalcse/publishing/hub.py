@@ -137,7 +137,7 @@ def check_deletions(names: list[str], folder: Path, target: Target, say: Callabl
     if kept and not target.allow_deletions:
         raise UserError(
             f"{target.repo_id} holds {', '.join(kept)}, which {folder} has not, so nothing was sent: export with it "
-            f"again (onnx/ with --onnx), or have it deleted there with `focalcse push {shlex.quote(str(folder))} {target.repo_id} "
+            f"again (onnx/ with --onnx), or have it deleted there with `{command(folder, target)} "
             "--allow_deletions`"
         )
     if names:
@@ -371,4 +371,8 @@ def explain(error: HfHubHTTPError, status: int | None, target: Target, folder: P
 
 
 def again(target: Target, folder: Path) -> str:
-    return f"the model is safe in {folder}, push it again with `focalcse push {shlex.quote(str(folder))} {target.repo_id}`"
+    return f"the model is safe in {folder}, push it again with `{command(folder, target)}`"
+
+
+def command(folder: Path, target: Target) -> str:
+    return f"focalcse push {shlex.quote(str(folder))} {target.repo_id}"
