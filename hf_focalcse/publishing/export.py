@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from ..encoder.loading import load_model, require_projection
 from ..errors import UserError
 from ..runs.atomic import draft_folder
+from ..runs.locking import locked
 from ..runs.record import RUN_FILE
 from .adapter import check_adapter, find_adapter, on_local_base, write_adapter_export
 from .card import render
@@ -51,7 +52,7 @@ def export_model(
 
     Raises:
         UserError: sentence-transformers cannot express the pooler or is not installed, results.json belongs to other
-            weights, the vectors differ, the folder cannot be written, or it holds files that no export wrote; of an
+            weights, the vectors differ, the folder cannot be written, another process works on one of them, or it holds files that no export wrote; of an
             adapter, there is none, or others do not have its base.
     """
     checkpoint = Path(checkpoint)
@@ -59,41 +60,44 @@ def export_model(
     check_place(folder)
     if not checkpoint.is_dir():
         raise UserError(f"there is no folder {checkpoint}; give the output folder of a training run")
-    wanted = remembered(checkpoint, folder)
-    sentence_transformers = wanted["sentence_transformers"] if sentence_transformers is None else sentence_transformers
-    onnx = wanted["onnx"] if onnx is None else onnx
-    model = load_model(str(checkpoint)).float().eval()
-    require_projection(model, str(checkpoint))
-    check_formats(model, sentence_transformers, onnx)
-    check_libraries(model.pooler_name, sentence_transformers, onnx)
-    check_records(model, checkpoint)
-    adapter = find_adapter(checkpoint) if adapter_only else None
-    config = None if adapter is None else check_adapter(model, adapter, sentence_transformers, onnx)
-    with staged(folder) as stage:
-        if adapter is None or config is None:
-            limit = write_encoder(model, stage)
-        else:
-            limit = write_adapter_export(model, adapter, config, stage)
-        if sentence_transformers:
-            write_sentence_transformers(model, stage, limit)
-        with nullcontext() if adapter is None else on_local_base(adapter, stage):
-            found = check_vectors(model, stage, sentence_transformers)
-        if onnx:
-            found["onnxruntime"] = write_onnx(model, stage, limit)
-        if (checkpoint / RUN_FILE).exists():
-            vectors = model.encode(list(EXAMPLES))
-            added = {
-                "sentence_transformers": sentence_transformers,
-                "onnx": onnx,
-                "max_seq_length": limit,
-                "example_cosine": round(float(lowest_cosine(vectors[:1], vectors[1:])), 4),
-                "adapter_of": None if config is None else config["base_model_name_or_path"],
-            }
-            write_records(checkpoint, stage, (publication or {}) | added)
-            keep_hand_made(folder, stage / CARD)
-        write_manifest(stage, files_in(stage), render(stage) if (stage / RUN_FILE).exists() else None)
-    if remembering and (checkpoint / RUN_FILE).exists():
-        remember(checkpoint, {"sentence_transformers": sentence_transformers, "onnx": onnx})
+    with locked(checkpoint):
+        wanted = remembered(checkpoint, folder)
+        sentence_transformers = (
+            wanted["sentence_transformers"] if sentence_transformers is None else sentence_transformers
+        )
+        onnx = wanted["onnx"] if onnx is None else onnx
+        model = load_model(str(checkpoint)).float().eval()
+        require_projection(model, str(checkpoint))
+        check_formats(model, sentence_transformers, onnx)
+        check_libraries(model.pooler_name, sentence_transformers, onnx)
+        check_records(model, checkpoint)
+        adapter = find_adapter(checkpoint) if adapter_only else None
+        config = None if adapter is None else check_adapter(model, adapter, sentence_transformers, onnx)
+        with staged(folder) as stage:
+            if adapter is None or config is None:
+                limit = write_encoder(model, stage)
+            else:
+                limit = write_adapter_export(model, adapter, config, stage)
+            if sentence_transformers:
+                write_sentence_transformers(model, stage, limit)
+            with nullcontext() if adapter is None else on_local_base(adapter, stage):
+                found = check_vectors(model, stage, sentence_transformers)
+            if onnx:
+                found["onnxruntime"] = write_onnx(model, stage, limit)
+            if (checkpoint / RUN_FILE).exists():
+                vectors = model.encode(list(EXAMPLES))
+                added = {
+                    "sentence_transformers": sentence_transformers,
+                    "onnx": onnx,
+                    "max_seq_length": limit,
+                    "example_cosine": round(float(lowest_cosine(vectors[:1], vectors[1:])), 4),
+                    "adapter_of": None if config is None else config["base_model_name_or_path"],
+                }
+                write_records(checkpoint, stage, (publication or {}) | added)
+                keep_hand_made(folder, stage / CARD)
+            write_manifest(stage, files_in(stage), render(stage) if (stage / RUN_FILE).exists() else None)
+        if remembering and (checkpoint / RUN_FILE).exists():
+            remember(checkpoint, {"sentence_transformers": sentence_transformers, "onnx": onnx})
     return folder, found
 
 

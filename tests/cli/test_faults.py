@@ -25,7 +25,7 @@ class Desk:
     def __init__(self, place: Path):
         self.place = write_inputs(place)
         cli.main(["train", *self.argv("train", place)[1:]])
-        cli.main(["export", str(place / "out")])
+        cli.main(self.argv("export", place))
         self.names = {what: set(visible(snapshot(place / where))) for what, where in
                       (("train", "out"), ("eval", "out"), ("export", "out/hub"))}  # fmt: skip
         self.names["train"] = {name for name in self.names["train"] if not name.startswith("hub/")}
@@ -37,7 +37,7 @@ class Desk:
             return ["train", *TRAIN.format(place).split(), "--save_steps", "2", "--resume_from_checkpoint", "last"]
         if what == "eval":
             return ["eval", "--model_name_or_path", out, "--eval_file", str(place / "graded.tsv"), "--device", "cpu"]
-        return ["export", out]
+        return ["export", out, "--no_sentence_transformers"]  # whose check starts a process
 
     def copy(self, what: str, to: Path) -> Path:
         """Before the command: without a run for train, with one for the others, exported before for export."""
