@@ -52,8 +52,8 @@ def export_model(
 
     Raises:
         UserError: sentence-transformers cannot express the pooler or is not installed, results.json belongs to other
-            weights, the vectors differ, the folder cannot be written, another process works on one of them, or it holds files that no export wrote; of an
-            adapter, there is none, or others do not have its base.
+            weights, the vectors differ, the folder cannot be written or is in use,
+            or it holds files that no export wrote; of an adapter, there is none, or others do not have its base.
     """
     checkpoint = Path(checkpoint)
     folder = Path(folder) if folder else checkpoint / "hub"
