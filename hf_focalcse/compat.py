@@ -184,6 +184,16 @@ OVERRIDDEN = {
 }
 
 
+# ---- huggingface_hub
+
+
+def new_hub_client() -> Any:
+    """The client that huggingface_hub makes where nobody gives it another."""
+    from huggingface_hub.utils._http import default_client_factory
+
+    return default_client_factory()
+
+
 # ---- argparse (what HfArgumentParser is made of)
 
 

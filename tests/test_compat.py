@@ -185,6 +185,14 @@ def test_operators_of_deepspeed(monkeypatch):
     assert deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] is False
 
 
+# ---- huggingface_hub
+
+
+def test_client_of_the_hub():
+    client = compat.new_hub_client()
+    assert {"request", "response"} <= set(client.event_hooks) and client.follow_redirects
+
+
 # ---- argparse
 
 

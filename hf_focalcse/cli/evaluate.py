@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,15 @@ from ..publishing.export_records import update_export
 from ..publishing.manifest import is_export
 from ..publishing.plots import draw_plots
 from ..publishing.publish import publish_scores
+from ..runs.atomic import clear_drafts
 from ..runs.cosines import write_cosines
 from ..runs.folder import ADAPTER_FILE, WEIGHTS_FILE
+from ..runs.locking import is_free, locked
 from ..runs.record import RUN_FILE, file_sha256
 from ..runs.scores import RESULTS_FILE, headlines
 from .preparation import make_writable
 
+PATIENCE = 60.0  # seconds to wait for another evaluation to write its scores
 TARGET = "target"  # as the value of --whiten: the texts that are scored
 
 
@@ -51,7 +56,8 @@ def run(args: Evaluation) -> None:
     folder = results_folder(args, identity["pooler"])
     make_writable(folder, "--output_dir")
     file = folder / RESULTS_FILE
-    older = Results.read(file) if file.exists() else None  # before the work: it may be damaged
+    if file.exists():  # before the work: it may be damaged
+        Results.read(file)
     if args.whiten is None:
         results = evaluate_sts(encoder, tasks, model=identity)
     else:
@@ -62,9 +68,37 @@ def run(args: Evaluation) -> None:
         print(f"note: {unknown} sentences have no word in {args.word_vectors}; each got the mean of all vectors")
     if compared:
         results.metadata["comparisons"] = compared
-    measured = results
-    if older is not None:
-        results = results.merge(older)
+    with waiting(folder, results):
+        results = keep(folder, results)
+    if args.push_to_hub:
+        publish_scores(
+            *(str(args.model_name_or_path), folder, results),
+            repo_id=args.hub_model_id,
+            private=args.private,
+            create_pr=args.create_pr,
+        )
+
+
+@contextmanager
+def waiting(folder: Path, results: Results) -> Iterator[None]:
+    """Hold the folder; what was measured is shown where another process keeps it."""
+    try:
+        with locked(folder, PATIENCE):
+            clear_drafts(folder)
+            yield
+    except UserError:
+        if not is_free(folder):
+            print(summarise(results))
+        raise
+
+
+def keep(folder: Path, measured: Results) -> Results:
+    """Write the scores beside those of other sets, and the pictures and the card where there are any."""
+    file = folder / RESULTS_FILE
+    results = measured
+    if file.exists():  # another process may have written it meanwhile
+        older = Results.read(file)
+        results = measured.merge(older)
         if lost := sorted(older.metadata["data"].keys() - results.metadata["data"].keys()):
             print(f"note: {file} held scores of {', '.join(lost)} of other weights or settings; they are replaced")
     results.write(file)
@@ -78,13 +112,7 @@ def run(args: Evaluation) -> None:
         write_card(folder)
     if (folder / RUN_FILE).exists():
         print(f"Model card renewed: {folder / 'README.md'}")
-    if args.push_to_hub:
-        publish_scores(
-            *(str(args.model_name_or_path), folder, results),
-            repo_id=args.hub_model_id,
-            private=args.private,
-            create_pr=args.create_pr,
-        )
+    return results
 
 
 def weights_file(path: str, revision: str | None) -> Path | None:
@@ -119,6 +147,10 @@ def open_encoder(args: Evaluation, place: Place, device: Any) -> tuple[Any, dict
                 f"--truncate_dim is {args.truncate_dim}; vectors of this encoder have {model.dimensions} dimensions"
             )
         model.truncate_dim = args.truncate_dim
+    if args.max_seq_length is not None and args.max_seq_length > model.max_length():
+        raise UserError(
+            f"--max_seq_length is {args.max_seq_length}; this encoder takes 3 to {model.max_length()} tokens"
+        )
     require_projection(model, str(args.model_name_or_path))
     weights = weights_file(place.path, place.revision)
     sha256 = file_sha256(weights) if weights else None

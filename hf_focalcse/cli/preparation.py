@@ -44,34 +44,48 @@ SENTEVAL = Path("SentEval/data/downstream")  # where the public training scripts
 
 
 def prepare_output(settings: Settings) -> Path:
-    """The output folder, new, empty of an earlier run, or with the checkpoints to go on from.
+    """The output folder, new, empty, with the checkpoints to go on from, or with a run that `clear_output` removes.
 
     Raises:
-        UserError: it holds a run, finished or not, is a file, or cannot be written.
+        UserError: it holds a run, finished or not, or an encoder that the run reads, is a file, or cannot be written.
     """
     args = settings.training
     folder = Path(args.output_dir)
-    model = settings.model.model_name_or_path
-    if model is not None and Path(model).is_dir() and folder.exists() and folder.samefile(model):
-        raise UserError(f"--output_dir {folder} is the encoder that training starts from; give another folder")
-    left = checkpoints.list_checkpoints(folder)
-    there = [name for name in WRITTEN if (folder / name).exists()] + [path.name for path in left]
+    for flag, place in (
+        ("--model_name_or_path", settings.model.model_name_or_path),
+        *(("--reference_model", name) for name in listed(settings.reference.reference_model)),
+    ):
+        inner = Path(place or "").resolve()
+        if place is not None and inner.is_dir() and folder.resolve() in (inner, *inner.parents):
+            raise UserError(f"--output_dir {folder} holds the encoder of {flag} {place}; give another folder")
+    there = earlier_run(folder)
     if there and not (settings.job.overwrite_output_dir or args.resume_from_checkpoint):
-        what = f"{left[-1].name} of an unfinished run" if left else ", ".join(there)
-        what = "a finished run" if RUN_FILE in there else what
+        left = checkpoints.list_checkpoints(folder)
+        what = f"{left[-1].name} of an unfinished run" if left else ", ".join(path.name for path in there)
+        what = "a finished run" if (folder / RUN_FILE).exists() else what
         go_on = "go on with --resume_from_checkpoint last, " if left else ""
         raise UserError(
             f"{folder} holds {what}; {go_on}give another --output_dir, or --overwrite_output_dir to replace it"
         )
     make_writable(folder, "--output_dir")
-    if not args.resume_from_checkpoint and args.process_index == 0:
-        for checkpoint in left:  # a later --resume_from_checkpoint last must not find the old run's
-            checkpoints.remove(checkpoint)
-        if left or RUN_FILE in there:  # no score of it may stand beside the next run's weights
-            for name in WRITTEN:
-                (folder / name).unlink(missing_ok=True)
-            shutil.rmtree(folder / ADAPTER_FOLDER, ignore_errors=True)
     return folder
+
+
+def earlier_run(folder: Path) -> list[Path]:
+    """What a run before has left in its output folder, its checkpoints among it."""
+    written = [folder / name for name in WRITTEN if (folder / name).exists()]
+    return written + checkpoints.list_checkpoints(folder)
+
+
+def clear_output(folder: Path) -> None:
+    """Remove an earlier run. Called when everything is prepared: a mistake in the flags must not cost it."""
+    left = checkpoints.list_checkpoints(folder)
+    for checkpoint in left:  # a later --resume_from_checkpoint last must not find the old run's
+        checkpoints.remove(checkpoint)
+    if left or (folder / RUN_FILE).exists():  # no score of it may stand beside the next run's weights
+        for name in WRITTEN:
+            (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(folder / ADAPTER_FOLDER, ignore_errors=True)
 
 
 def make_writable(folder: Path, flag: str) -> None:

@@ -21,6 +21,8 @@ from ..options.tables import recorded, resumed
 from ..parsing.settings import Settings
 from ..publishing.hub import Target
 from ..publishing.publish import prepare_push, publish
+from ..runs.atomic import clear_drafts
+from ..runs.locking import locked
 from ..runs.record import RunRecord, describe_hardware
 from ..runs.scores import headlines
 from ..training.engines import engine_of
@@ -29,6 +31,7 @@ from ..training.trainer import FocalCSETrainer
 from .objective import decide_reference, describe_reference, prepare_objective
 from .preparation import (
     advise_rate,
+    clear_output,
     decide_pooling,
     decide_precision,
     decide_unread,
@@ -45,6 +48,22 @@ Say = Callable[[object], None]
 
 def run(settings: Settings) -> None:
     """Recipe and flags -> a trained encoder with run.json, results.json and a model card in ``--output_dir``."""
+    if settings.training.process_index > 0:  # the first process holds the folder for all
+        train(settings)
+        return
+    folder = Path(settings.training.output_dir)
+    with locked(folder):
+        clear_drafts(folder)
+        try:
+            train(settings)
+        except BrokenPipeError as error:
+            raise UserError(
+                "nobody takes the output of training any more, so it has ended; send it to a file, and go on with "
+                "--resume_from_checkpoint last"
+            ) from error
+
+
+def train(settings: Settings) -> None:
     started = time.monotonic()
     say: Say = print if settings.training.process_index == 0 else _silence
     for note in settings.notes:
@@ -84,6 +103,8 @@ def run(settings: Settings) -> None:
     trainer.score_baseline()
     record = trainer.record = start_record(settings, trainer)
     say(describe_start(settings, trainer, record))
+    if not args.resume_from_checkpoint and args.process_index == 0:
+        clear_output(folder)
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     require_numbers(model)
     trainer.save_whole(folder)

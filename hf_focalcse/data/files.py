@@ -36,18 +36,29 @@ class NoText(UserError):
 
 
 class MappedFile:
-    """A read-only memory map: a spawned worker reopens it by path, its maker removes it if it is temporary."""
+    """A read-only memory map: a spawned worker reopens it by path, and a temporary file ends with its maker."""
 
     def __init__(self, path: str | Path, temporary: bool = False):
         self.path = os.path.abspath(path)
         if temporary:
             weakref.finalize(self, _remove, self.path, os.getpid())
         self._open()
+        if temporary:
+            self._lose_name()
 
     def _open(self) -> None:
         with open(self.path, "rb") as file:
             self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self.stamp = os.fstat(file.fileno()).st_mtime_ns, len(self.data)
+
+    def _lose_name(self) -> None:
+        """Take the name of a temporary file away, where the system can open it without: then nothing is left of it,
+        however this process ends."""
+        if Path("/proc/self/fd").is_dir():
+            kept = os.open(self.path, os.O_RDONLY)
+            weakref.finalize(self, os.close, kept)
+            os.unlink(self.path)
+            self.path = f"/proc/{os.getpid()}/fd/{kept}"
 
     def __getstate__(self) -> dict:
         return {"path": self.path, "stamp": self.stamp}

@@ -6,10 +6,11 @@ begin so and have no row of their own; arguments of older versions are among the
 
 from __future__ import annotations
 
-from .field import HARMLESS, PATH, Option, Range, above, at_least, up_to
+from .field import HARMLESS, PATH, Option, Range, above, at_least, one_of, up_to
 
 LOGS = Option(HARMLESS, "it changes what is printed or logged")
 KEPT = Option(HARMLESS, "it changes which checkpoints are kept")
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")  # of torch.compile
 UNREPORTED = Option(factor=False)
 
 FOREIGN = {
@@ -41,7 +42,9 @@ FOREIGN = {
         told=True,
         factor=False,
     ),
-    "data_seed": UNREPORTED,
+    "data_seed": Option(range=up_to(0, 2**32 - 1, "a whole number from 0 to 4294967295"), factor=False),
+    "neftune_noise_alpha": Option(range=at_least(0)),
+    "torch_compile_mode": Option(range=one_of(*COMPILE_MODES)),
     "use_cpu": UNREPORTED,
     "accelerator_config": UNREPORTED,
     "activation_checkpointing": UNREPORTED,
@@ -68,7 +71,7 @@ FOREIGN = {
     "log_*": UNREPORTED,
     "disable_tqdm": LOGS,
     "report_to": LOGS,
-    "run_name": LOGS,
+    "run_name": Option(PATH, LOGS.why),  # transformers takes the output folder for it
     "project": LOGS,
     "trackio_space_id": LOGS,
     "per_device_eval_batch_size": Option(

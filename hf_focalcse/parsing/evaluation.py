@@ -54,6 +54,9 @@ def _check(args: Evaluation) -> None:
         for name in (*encoder, "max_seq_length", "device", "bf16"):
             if getattr(args, name) not in (None, False):
                 raise UserError(f"--word_vectors are evaluated in place of an encoder; leave --{name} out")
+    for name in ("hub_model_id", "private", "create_pr"):
+        if getattr(args, name) and not args.push_to_hub:
+            raise UserError(f"--{name} belongs to --push_to_hub, which is not given; add that, or leave it out")
     for text in args.compare or ():
         name, _, file = text.partition("=")
         if not (name and file):

@@ -95,10 +95,11 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
         replaced = {key for flag in explicit for key in table.get(flag, ())}
         values = {key: value for key, value in values.items() if key not in replaced}
     given = explicit | set(values)
-    namespace = parser.parse(as_flags(values) + argv)
+    namespace = parser.parse(argv, as_flags(values))
     _adjust(namespace, explicit, given)
     check_values(namespace)
     check_together(namespace, explicit)
+    check_without_effect(namespace, explicit, notes)
     own = _settings_of_loss(namespace, losses, explicit)
     if "output_dir" not in given:
         namespace.output_dir = default_folder(namespace, recipe)
@@ -190,6 +191,30 @@ def check_together(namespace: argparse.Namespace, explicit: set[str]) -> None:
         raise UserError(f"{pairs} is given to score the encoder on, but --eval_strategy is no; leave one of them out")
     if namespace.push_to_hub and namespace.hub_model_id is None:
         raise UserError("--push_to_hub needs --hub_model_id org/name")
+
+
+def check_without_effect(namespace: argparse.Namespace, explicit: set[str], notes: list[str]) -> None:
+    """Refuse flags that nothing would come of, beside the others that are given.
+
+    Raises:
+        UserError: with the flag, and the one that it needs.
+    """
+    if {"max_steps", "num_train_epochs"} <= explicit and namespace.max_steps > 0:
+        notes.append(
+            f"--max_steps {namespace.max_steps} counts, not --num_train_epochs {namespace.num_train_epochs:g}"
+        )
+    needed = [(f"{what}_steps", f"{what}_strategy", "steps") for what in ("eval", "save", "logging")]
+    for flag, other, value in needed:
+        found = getattr(getattr(namespace, other), "value", getattr(namespace, other))
+        if flag in explicit and other in explicit and found != value:
+            raise UserError(f"--{flag} has no effect with --{other} {found}; leave one of them out")
+    if not namespace.push_to_hub:
+        for flag in sorted(explicit & {"hub_model_id", "hub_private_repo", "hub_revision"}):
+            raise UserError(f"--{flag} belongs to --push_to_hub, which is not given; add that, or leave it out")
+    if "fsdp_config" in explicit and not namespace.fsdp:
+        raise UserError("--fsdp_config belongs to --fsdp, which is not given; add that, or leave it out")
+    if namespace.dataloader_persistent_workers and not namespace.dataloader_num_workers:
+        raise UserError("--dataloader_persistent_workers needs --dataloader_num_workers of at least 1")
 
 
 def default_folder(namespace: argparse.Namespace, recipe: str | None) -> str:

@@ -10,8 +10,15 @@ from typing import Any
 from ..runs.atomic import write_json
 from ..runs.record import last_part
 
-# Of no use elsewhere; auto_map names code that an export does not hold.
-HERE_ONLY = ("_name_or_path", "name_or_path", "backend", "is_local", "local_files_only", "auto_map")
+HERE_ONLY = (
+    "_name_or_path",
+    "name_or_path",
+    "backend",
+    "is_local",
+    "local_files_only",
+    "auto_map",
+    "custom_pipelines",
+)  # of no use elsewhere, or names code of others, which is never run
 PLAIN_TOKENIZER = "PreTrainedTokenizerFast"  # the class that follows tokenizer.json in every version
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from typing import Any
 
 from ..data.template import NAMED, Template
 from ..encoder.poolers import pooler_of
@@ -27,10 +29,16 @@ WIDGET = [
 TEXTS = "[" + ", ".join(f'"{text}"' for text in EXAMPLES) + "]"
 
 
+def repository(publication: dict[str, Any]) -> str:
+    """The name that the code reads the encoder by: that of a repository, or the folder that holds the card."""
+    name = str(publication.get("repo_id") or "")
+    return name if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name, re.ASCII) else "."
+
+
 def usage(record: RunRecord, results: Results | None) -> Iterator[str]:
     """Code blocks, each under a line that names its library."""
     publication = record.publication
-    name = publication.get("repo_id") or "."
+    name = repository(publication)
     where = "" if "repo_id" in publication else "In this folder, from Python started in it. "
     cosine = publication.get("example_cosine")
     result = f"  # {cosine:.3f}" if cosine is not None else ""
@@ -71,7 +79,7 @@ def usage(record: RunRecord, results: Results | None) -> Iterator[str]:
 def transformers_usage(record: RunRecord, results: Results | None) -> str:
     """Python that leaves ``vectors``."""
     model, publication = record.model, record.publication
-    name, row = publication.get("repo_id") or ".", pooler_of(model["pooler"])
+    name, row = repository(publication), pooler_of(model["pooler"])
     plain = model.get("plain") or {"auto": "AutoModel", "prompt": "", "before": [], "pool": row.code, "after": []}
     template = Template.of(plain["template"]) if plain.get("template") else None
     texts = f"[{json.dumps(plain['prompt'])} + text for text in {TEXTS}]" if plain["prompt"] else TEXTS

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UserError
+from ..errors import UserError, on_one_line
 from .atomic import write_json
 from .environment import library_versions
 
@@ -218,12 +219,15 @@ class Results:
             scores = json.loads(Path(path).read_text(encoding="utf-8"))
             details = scores.pop("metadata")
             known = details["format"] == FORMAT
-            for key in scores:
+            for key, score in scores.items():
                 ScoreKey.parse(key)
+                if not isinstance(score, int | float) or isinstance(score, bool) or not math.isfinite(score):
+                    raise ValueError(f"the score {key} is {score!r}")
         except FileNotFoundError:
             raise UserError(f"no such file: {path}; focalcse eval writes it") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{path} is not a results.json of focalcse ({type(error).__name__}: {error})") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            said = on_one_line(error)
+            raise UserError(f"{path} is not a results.json of focalcse ({type(error).__name__}: {said})") from error
         if not known:
             raise UserError(f"{path} has format {details['format']}, this version reads {FORMAT}; evaluate again")
         for key, kind in NEEDED.items():

@@ -48,6 +48,7 @@ class StartOfTraining(TrainerCallback):
         if args.should_save:
             clear_stage(args.output_dir)
         trainer.accelerator.wait_for_everyone()
+        trainer.rebase_best()
         trainer.restore_objective()
         trainer.scorer.cost.restart()
 

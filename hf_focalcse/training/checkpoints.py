@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..options.tables import defaults, resumed
-from ..runs.atomic import write_json
+from ..runs.atomic import equal_modes, write_json
 from ..runs.differing import differing
 
 MANIFEST = "checkpoint.json"
@@ -55,7 +55,8 @@ def clear_stage(output_dir: str | Path) -> None:
 
 def publish(folder: Path, target: Path, run: dict[str, Any], resumable: bool) -> None:
     """List the files of a whole ``folder`` in its manifest and move it to ``target``, in place of what is there."""
-    files = {str(p.relative_to(folder)): _fingerprint(p) for p in sorted(folder.rglob("*")) if p.is_file()}
+    equal_modes(folder)
+    files = {p.relative_to(folder).as_posix(): _fingerprint(p) for p in sorted(folder.rglob("*")) if p.is_file()}
     write_json(folder / MANIFEST, {"format": 1, "resumable": resumable, "run": run, "files": files})
     if target.exists():
         remove(target)
@@ -65,6 +66,7 @@ def publish(folder: Path, target: Path, run: dict[str, Any], resumable: bool) ->
 
 def publish_files(folder: Path, target: Path) -> None:
     """Move the whole files of ``folder``, and of folders in it, into ``target``, one by one."""
+    equal_modes(folder)
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         place = target / file.relative_to(folder)
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -103,25 +105,34 @@ def rotate(output_dir: str | Path, limit: int | None, best: str | None) -> None:
         remove(checkpoint)
 
 
-def damage(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint, or None if every file of its manifest is as it was written."""
+def damage(checkpoint: Path, whole: bool = True) -> str | None:
+    """What is wrong with a checkpoint, or None if every file of its manifest is as it was written.
+
+    whole: it must have an optimizer to go on with.
+    """
     try:
         manifest = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
-        files, resumable = manifest["files"], manifest["resumable"]
+        files, resumable, of_run = manifest["files"], manifest["resumable"], manifest["run"]
     except FileNotFoundError:
         return f"it has no {MANIFEST}, so it is incomplete or was not written by this program"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OSError, RecursionError):
+        return f"its {MANIFEST} cannot be read"
+    if not (isinstance(files, dict) and isinstance(of_run, dict)):
         return f"its {MANIFEST} cannot be read"
     for name, expected in files.items():
+        if not (isinstance(expected, list) and len(expected) == 2 and isinstance(expected[0], int)):
+            return f"its {MANIFEST} cannot be read"
         try:
-            found = _fingerprint(checkpoint / name)
+            found = _fingerprint(checkpoint / name.replace("\\", "/"))  # as version 0.1 wrote them on Windows
         except OSError as error:
             return f"{name} cannot be read ({error.strerror})"
         if found[0] != expected[0]:
             return f"{name} has {found[0]:,} bytes where {expected[0]:,} were written"
         if found != expected:
             return f"the content of {name} is not what was written"
-    return None if resumable else "it was saved with --save_only_model, so it has no optimizer to go on with"
+    if resumable or not whole:
+        return None
+    return "it was saved with --save_only_model, so it has no optimizer to go on with"
 
 
 def find_checkpoint(output_dir: str | Path, asked: str) -> Checkpoint | None:

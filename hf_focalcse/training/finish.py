@@ -23,8 +23,8 @@ from ..publishing.inherited import inherited_licence
 from ..publishing.plain import plain_steps
 from ..publishing.plots import draw_plots
 from ..publishing.publish import export_again
-from ..runs.cosines import write_cosines
-from ..runs.folder import ADAPTER_FILE, WEIGHTS_FILE
+from ..runs.cosines import PAIRS_FILE, write_cosines
+from ..runs.folder import ADAPTER_FILE, WEIGHTS_FILE, read_results
 from ..runs.record import RUN_FILE, RunRecord, file_sha256
 from ..runs.scores import RESULTS_FILE, Results, is_headline
 from .engines import whole_model
@@ -117,11 +117,22 @@ def finish_run(trainer: Any, folder: Path) -> RunRecord:
     if results:
         results.write(folder / RESULTS_FILE)
         write_cosines(folder, results)
+    else:
+        record.notes += list(drop_scores_of_others(folder, weights))
     record.save(folder)
     draw_plots(folder)
     write_card(folder)
     trainer.record, trainer.finished = record, True
     return record
+
+
+def drop_scores_of_others(folder: Path, weights: str) -> Iterator[str]:
+    """Remove scores of other weights, which an earlier part of the run has left; the note that says so."""
+    results = read_results(folder)
+    if results is not None and results.metadata["model"].get("weights_sha256") != weights:
+        for name in (RESULTS_FILE, PAIRS_FILE):
+            (folder / name).unlink(missing_ok=True)
+        yield f"{RESULTS_FILE} held scores of other weights, which are replaced; evaluate the folder again"
 
 
 def judge(trainer: Any, folder: Path, weights: str) -> Results:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.serialization import register_package
+from transformers import TrainerState
 from transformers.utils import logging
 
 from ..compat import save_unpublished
@@ -20,7 +24,9 @@ from ..encoder.lora import read_adapter_weights, write_adapter
 from ..errors import UserError
 from ..objectives import Objective
 from ..publishing.formats import write_sentence_transformers
+from ..runs.atomic import clear_drafts
 from ..runs.folder import WEIGHTS_FILE
+from ..runs.locking import locked
 from . import checkpoints
 from .alarms import Alarms
 from .checkpoints import Checkpoint, find_checkpoint
@@ -77,6 +83,20 @@ class KeepingTrainer(RefusingTrainer):
         raise NotImplementedError
 
     # ---- writing
+
+    @contextmanager
+    def hold_output(self) -> Iterator[None]:
+        """Within it no other run can write into the output folder; the first process holds it for all.
+
+        Raises:
+            UserError: another run does.
+        """
+        if self.args.process_index > 0:
+            yield
+            return
+        with locked(str(self.args.output_dir)):
+            clear_drafts(Path(str(self.args.output_dir)))
+            yield
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Trainer's, with the files that SentenceTransformer reads. Of an encoder that is trained by LoRA a checkpoint
@@ -174,6 +194,26 @@ class KeepingTrainer(RefusingTrainer):
         self.resumed_from = Path(checkpoint.path)
         logger.warning("resuming from %s", checkpoint.path)
         return str(checkpoint.path)
+
+    def rebase_best(self) -> None:
+        """Find the best checkpoint of a resumed run by its name: its folder may have been moved, or recorded as seen
+        from another working directory. Called when the state of the checkpoint is read.
+        """
+        if self.resumed_from is None:
+            return
+        state = TrainerState.load_from_json(str(self.resumed_from / "trainer_state.json"))
+        if state.best_model_checkpoint is None:
+            return
+        name = re.split(r"[/\\]", state.best_model_checkpoint)[-1]
+        places = [Path(str(self.args.output_dir)) / name, self.resumed_from.parent / name]
+        found = next((place for place in places if checkpoints.damage(place, whole=False) is None), None)
+        self.state.best_model_checkpoint = None if found is None else str(found)
+        if found is None:
+            self.alarms.add(
+                f"the best checkpoint before resuming ({name}, {self.args.metric_for_best_model} "
+                f"{self.state.best_metric}) is not there any more: the best of those that follow is kept"
+            )
+            self.state.best_metric = self.state.best_global_step = None
 
     def _require_same_run(self, checkpoint: Checkpoint) -> None:
         differences = checkpoints.differences_of_run(checkpoint, self.run_identity())

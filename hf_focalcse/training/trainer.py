@@ -281,7 +281,7 @@ class FocalCSETrainer(SearchingTrainer):
             self.record, self.finished = None, False
         if self.model is not None:  # else a search has scored it: between its runs there is no encoder
             self.scorer.begin()
-        with self.stop_signals:
+        with self.hold_output(), self.stop_signals:
             return super().train(resume_from_checkpoint=path, trial=trial)
 
     @property
