@@ -69,6 +69,7 @@ class SentenceFiles:
         lower_case: whether texts are lower-cased.
         prompts, default_prompt_name: name -> text, and the name of the one that plain encoding uses.
         similarity: how vectors are compared. truncate_dim: how many dimensions are kept of a vector; None: all.
+        matryoshka_dims: the sizes to which vectors may be cut, by the training of the encoder, the largest first.
         carried: keys without meaning here, which an export keeps.
     """
 
@@ -84,6 +85,7 @@ class SentenceFiles:
     default_prompt_name: str | None = None
     similarity: str = "cosine"
     truncate_dim: int | None = None
+    matryoshka_dims: list[int] = field(default_factory=list)
     carried: dict[str, Any] = field(default_factory=dict)
 
 
@@ -293,4 +295,17 @@ def read_config(source: Source, found: SentenceFiles) -> None:
             f"{file} of {name!r} compares by {found.similarity!r}; it must be one of {', '.join(SIMILARITIES)}"
         )
     found.truncate_dim = content.pop("truncate_dim", None)
+    found.matryoshka_dims = content.pop("matryoshka_dims", None) or []
+    for key, sizes in (("truncate_dim", [found.truncate_dim]), ("matryoshka_dims", found.matryoshka_dims)):
+        if not (isinstance(sizes, list) and all(size is None or is_size(size) for size in sizes)):
+            value = sizes[0] if key == "truncate_dim" else sizes
+            raise UserError(
+                f"{file} of {name!r} has {key} {value!r}; a vector is cut to a whole number of dimensions, at least "
+                "1: correct it, or take the key out"
+            )
     found.carried = content
+
+
+def is_size(value: Any) -> bool:
+    """Whether it is a number of dimensions."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

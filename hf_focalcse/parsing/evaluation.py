@@ -41,9 +41,14 @@ def _check(args: Evaluation) -> None:
         raise UserError(f"--sts_dir {args.sts_dir} is given, but --tasks names no STS set; leave one of them out")
     if args.whiten_dim is not None and args.whiten is None:
         raise UserError(f"--whiten_dim is {args.whiten_dim}, but nothing is whitened; add --whiten target or FILE")
+    if args.whiten is not None and args.matryoshka_dims is not None:
+        raise UserError(
+            "--matryoshka_dims cuts the encoder's vectors and --whiten makes others of them; for whitened vectors of "
+            "fewer dimensions give --whiten_dim"
+        )
     if args.word_vectors is not None:
         encoder = ("model_name_or_path", "model_revision", "pooler", "prompt", "prompt_name", "truncate_dim")
-        for name in (*encoder, "max_seq_length", "device", "bf16"):
+        for name in (*encoder, "matryoshka_dims", "max_seq_length", "device", "bf16"):
             if getattr(args, name) not in (None, False):
                 raise UserError(f"--word_vectors are evaluated in place of an encoder; leave --{name} out")
     for text in args.compare or ():

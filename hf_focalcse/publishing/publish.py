@@ -45,12 +45,16 @@ def export_folder(
     language: str | None = None,
     sentence_transformers: bool | None = None,
     onnx: bool | None = None,
+    quantized_onnx: bool | None = None,
+    truncate_dim: int | None = None,
 ) -> None:
     """``focalcse export FOLDER``: export it and print where to, and what was checked."""
     written, found = export_again(
         *(folder, output_dir, print),
         sentence_transformers=sentence_transformers,
         onnx=onnx,
+        quantized_onnx=quantized_onnx,
+        truncate_dim=truncate_dim,
         publication=describe_publication(Path(folder), None, license, language),
     )
     print(f"Exported to {written}")
@@ -82,6 +86,7 @@ def publish(
     language: str | None = None,
     sentence_transformers: bool | None = None,
     onnx: bool | None = None,
+    quantized_onnx: bool | None = None,
     dry_run: bool = False,
     say: Callable[[str], Any] = print,
 ) -> None:
@@ -102,9 +107,8 @@ def publish(
         if (folder / RUN_FILE).exists():
             update_export(folder, publication)
     else:
-        folder, found = export_again(
-            folder, None, say, sentence_transformers=sentence_transformers, onnx=onnx, publication=publication
-        )
+        contents = {"sentence_transformers": sentence_transformers, "onnx": onnx, "quantized_onnx": quantized_onnx}
+        folder, found = export_again(folder, None, say, **contents, publication=publication)
         checked = ", ".join(f"{library} {cosine:.8f}" for library, cosine in found.items())
         say(f"Exported to {folder}; lowest cosine to the checkpoint's vectors: {checked}")
     if dry_run:

@@ -255,6 +255,9 @@ def quick(monkeypatch):
         return 1.0
 
     monkeypatch.setattr(export_module, "write_onnx", write_onnx)
+    monkeypatch.setattr(
+        export_module, "write_quantized_onnx", lambda *_: {"lowest_cosine": 1.0} | dict.fromkeys(COSTS, 1)
+    )
     monkeypatch.setattr(export_module, "check_vectors", lambda *_: {})
 
 
