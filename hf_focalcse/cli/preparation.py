@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,17 @@ from transformers import set_seed
 
 from .. import quickstart
 from ..data.sentences import Sentences, read_sentences, require
+from ..encoder.adapters import ADAPTER_FOLDER
 from ..encoder.augment import build_augmentations
-from ..encoder.head import HEAD_FILE
 from ..encoder.loading import load_model, require_exact
+from ..encoder.lora import add_lora
 from ..encoder.poolers import pooler_of
 from ..encoder.prompts import prompt_tokens
+from ..encoder.saving import HEAD_FILE
 from ..errors import UserError
 from ..evaluation import load_tasks, read_tasks
 from ..losses import ContrastiveLoss
-from ..objectives.reference import load_reference
 from ..options.field import listed
-from ..options.training import Reference
 from ..parsing.settings import Settings
 from ..runs.cosines import PAIRS_FILE
 from ..runs.folder import WEIGHTS_FILE
@@ -68,6 +69,7 @@ def prepare_output(settings: Settings) -> Path:
         if left or RUN_FILE in there:  # no score of it may stand beside the next run's weights
             for name in WRITTEN:
                 (folder / name).unlink(missing_ok=True)
+            shutil.rmtree(folder / ADAPTER_FOLDER, ignore_errors=True)
     return folder
 
 
@@ -138,6 +140,9 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
     model.chunk_size = chosen.chunk_size
     model.augmentations = build_augmentations(settings.views.augmentation)
     record_training(model, loss, place.base, max_seq_length=settings.data.max_seq_length)
+    asked = settings.lora
+    if asked.lora:
+        add_lora(model, asked.lora_rank, asked.lora_alpha, asked.lora_dropout, asked.lora_target_modules)
     return model
 
 
@@ -153,31 +158,17 @@ def reason_of_pooling(settings: Settings, model: Any) -> str:
 
 
 def decide_pooling(settings: Settings, model: Any) -> Settings:
-    """A note where the encoder is trained with another pooling than the one that it was published with."""
+    """Notes where the encoder is trained with another pooling than the one that it was published with, and where the
+    sizes that are trained are not those of the vectors that it embeds with."""
     said = other_pooling(model)
-    return settings.noting(f"{said} ({reason_of_pooling(settings, model)})") if said else settings
-
-
-def decide_reference(settings: Settings, loss: ContrastiveLoss) -> Settings:
-    """The reference of a recipe is left out when the loss was changed to one that uses none."""
-    given = settings.reference.reference_model is not None
-    if not given or loss.needs_reference or "reference_model" in settings.explicit:
-        return settings
-    note = f"recipe {settings.recipe}: no reference is loaded, since the loss does not use one"
-    return settings.noting(note, reference=Reference())
-
-
-def prepare_reference(settings: Settings) -> Any:
-    """The frozen encoder that the loss compares with, or None where there is none.
-
-    Raises:
-        UserError: it cannot be loaded, or nothing says how it pools.
-    """
-    chosen = settings.reference
-    if chosen.reference_model is None:
-        return None
-    with whole_model():
-        return load_reference(chosen.reference_model, chosen.reference_pooler, chosen.reference_revision)
+    if said:
+        settings = settings.noting(f"{said} ({reason_of_pooling(settings, model)})")
+    if settings.loss.matryoshka_dims and model.projection_use == "training":
+        settings = settings.noting(
+            "--matryoshka_dims cuts what the loss sees, which is a projection that sentences are not embedded with, so "
+            "their own first dimensions are trained only indirectly; --pooler cls_before_pooler trains [CLS] itself"
+        )
+    return settings
 
 
 def prepare_sentences(settings: Settings, model: Any) -> Sentences:

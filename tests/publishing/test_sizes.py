@@ -77,9 +77,7 @@ def test_evaluation_scores_the_sizes_of_the_encoder_or_those_asked_for(run, tmp_
     assert {key: own[key] for key in SIZED.values()} == {key: trained[key] for key in SIZED.values()}
     cli.run("eval", f"{common} asked --matryoshka_dims 16 6".split())
     asked = Results.read("asked/results.json").scores
-    assert (
-        "graded/file/dim:6/spearman" in asked and SIZED[8] not in asked and "graded/file/dim:16/spearman" not in asked
-    )
+    assert [key for key in asked if "/dim:" in key] == ["graded/file/dim:6/spearman"]
     cli.run("eval", f"{common} cut --truncate_dim 8".split())
     cut = Results.read("cut/results.json")
     assert cut.scores[WHOLE] == own[SIZED[8]] and cut.scores[SIZED[4]] == own[SIZED[4]] and SIZED[8] not in cut.scores
