@@ -123,6 +123,7 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
             prompt=chosen.prompt,
             prompt_name=chosen.prompt_name,
             default_pooler=True,
+            prompt_template=chosen.prompt_template,
         )
     if chosen.mlp_only_train is not None:
         if not pooler_of(model.pooler_name).projection:
@@ -165,8 +166,8 @@ def decide_pooling(settings: Settings, model: Any) -> Settings:
         settings = settings.noting(f"{said} ({reason_of_pooling(settings, model)})")
     if settings.loss.matryoshka_dims and model.projection_use == "training":
         settings = settings.noting(
-            "--matryoshka_dims cuts what the loss sees, which is a projection that sentences are not embedded with, so "
-            "their own first dimensions are trained only indirectly; --pooler cls_before_pooler trains [CLS] itself"
+            "--matryoshka_dims cuts what the loss sees, a projection that sentences are not embedded with, so the first "
+            "dimensions of their vectors are trained indirectly; --pooler cls_before_pooler trains those of [CLS] itself"
         )
     return settings
 

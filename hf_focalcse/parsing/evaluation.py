@@ -47,8 +47,17 @@ def _check(args: Evaluation) -> None:
             "fewer dimensions give --whiten_dim"
         )
     if args.word_vectors is not None:
-        encoder = ("model_name_or_path", "model_revision", "pooler", "prompt", "prompt_name", "truncate_dim")
-        for name in (*encoder, "matryoshka_dims", "max_seq_length", "device", "bf16"):
+        encoder = (
+            "model_name_or_path",
+            "model_revision",
+            "pooler",
+            "prompt",
+            "prompt_name",
+            "prompt_template",
+            "truncate_dim",
+            "matryoshka_dims",
+        )
+        for name in (*encoder, "max_seq_length", "device", "bf16"):
             if getattr(args, name) not in (None, False):
                 raise UserError(f"--word_vectors are evaluated in place of an encoder; leave --{name} out")
     for text in args.compare or ():

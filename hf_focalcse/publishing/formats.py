@@ -36,7 +36,7 @@ def write_encoder(model: Any, stage: Path) -> int:
 
     A projection goes into a file of its own where the encoder has no place for it.
     """
-    limit = int(model.max_length())
+    limit = int(model.reach())
     architectures = model.config.architectures
     model.encoder.save_pretrained(stage)
     model.config.architectures = architectures  # shared with the encoder, which wrote its own
@@ -78,7 +78,8 @@ def write_onnx(model: Any, stage: Path, limit: int) -> float:
 
     path = stage / ONNX_FILE
     path.parent.mkdir()
-    tokens = tokenize(model.tokenizer, [model.prompt + text for text in CHECKED[:2]], limit)
+    texts, _ = model.as_read(CHECKED, model.prompt, model.max_length())
+    tokens = tokenize(model.tokenizer, texts[:2], limit)
     outputs = ["last_hidden_state", EMBEDDING]
     axes = {name: {0: "batch", 1: "length"} for name in [*INPUTS, outputs[0]]} | {outputs[1]: {0: "batch"}}
     with warnings.catch_warnings():
@@ -91,10 +92,10 @@ def write_onnx(model: Any, stage: Path, limit: int) -> float:
             opset_version=18,
             dynamo=False,  # the newer exporter writes this machine's paths into the file
         )
-    return compare("onnxruntime", model.encode(CHECKED), encoder_of(path, model, limit)(CHECKED))
+    return compare("onnxruntime", model.encode(CHECKED), encoder_of(path, model)(CHECKED))
 
 
-def write_quantized_onnx(model: Any, stage: Path, limit: int) -> dict[str, Any]:
+def write_quantized_onnx(model: Any, stage: Path) -> dict[str, Any]:
     """Write the file of `write_onnx` with weights in 8 bits; what that saves and costs, for the card.
 
     megabytes, float_megabytes: of both files. lowest_cosine, mean_cosine: of their vectors of ``texts`` texts.
@@ -106,7 +107,7 @@ def write_quantized_onnx(model: Any, stage: Path, limit: int) -> dict[str, Any]:
     """
     files = [stage / ONNX_FILE, stage / QUANTIZED_FILE]
     write_quantized(*files)
-    whole, short = (encoder_of(file, model, limit) for file in files)
+    whole, short = (encoder_of(file, model) for file in files)
     graded = read_pairs(PAIRS)
     texts = list(dict.fromkeys([*CHECKED, *graded.texts()]))
     vectors = [encode(texts) for encode in (whole, short)]
@@ -141,16 +142,16 @@ def spearman_of(vectors: dict[str, np.ndarray], graded: PairSet) -> float | None
         return None
 
 
-def encoder_of(path: Path, model: Any, limit: int) -> Callable[[list[str]], np.ndarray]:
-    """N texts -> (N, D), as an ONNX file of `write_onnx` gives them, with the default prompt of ``model``."""
+def encoder_of(path: Path, model: Any) -> Callable[[list[str]], np.ndarray]:
+    """N texts -> (N, D), as an ONNX file of `write_onnx` gives them, read as ``model`` reads them."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
     def encode(texts: list[str]) -> np.ndarray:
         found: list[Any] = [None] * len(texts)
-        prompted = [model.prompt + text for text in texts]
-        for rows, *batch in batches_by_length(prompted, model.tokenizer, limit, BATCH):
+        read, limit = model.as_read(texts, model.prompt, model.max_length())
+        for rows, *batch in batches_by_length(read, model.tokenizer, limit, BATCH):
             inputs = {name: part.numpy() for name, part in zip(INPUTS, batch, strict=True)}
             for row, vector in zip(rows, session.run([EMBEDDING], inputs)[0], strict=True):
                 found[row] = vector

@@ -32,14 +32,14 @@ def test_an_encoder_in_8_bits(tmp_path, family):
     stage = tmp_path / "stage"
     stage.mkdir()
     write_onnx(model, stage, model.max_length())
-    cost = write_quantized_onnx(model, stage, model.max_length())
+    cost = write_quantized_onnx(model, stage)
     assert 0.99 < cost["lowest_cosine"] < 1 and cost["alone"] >= 1 - 1e-6, cost
     graph = onnx.load(stage / QUANTIZED_FILE).graph
     kinds = [node.op_type for node in graph.node]
     assert "MatMulNBits" in kinds and {"Cast", "Gather"} <= set(kinds)
     large = [t.name for t in graph.initializer if t.data_type == 1 and np.prod(t.dims) >= 256 and len(t.dims) == 2]
     assert all(name.endswith("_scales") for name in large), large  # no matrix was left in float32
-    found = encoder_of(stage / QUANTIZED_FILE, model, model.max_length())(CHECKED)
+    found = encoder_of(stage / QUANTIZED_FILE, model)(CHECKED)
     assert found.shape == model.encode(CHECKED).shape
 
 
@@ -55,7 +55,7 @@ def test_weights_that_8_bits_spoil_are_refused(tmp_path, monkeypatch):
     stage.mkdir()
     write_onnx(model, stage, model.max_length())
     monkeypatch.setattr(formats, "write_quantized", lambda source, target: target.write_bytes(source.read_bytes()))
-    cost = write_quantized_onnx(model, stage, model.max_length())
+    cost = write_quantized_onnx(model, stage)
     assert cost["lowest_cosine"] == cost["alone"] == 1 and cost["spearman"] == cost["float_spearman"]
     other = load_model(str(record_mean(save_tiny(tmp_path / "other", initializer_range=0.4, seed=1))))
     (tmp_path / "elsewhere").mkdir()
@@ -63,4 +63,4 @@ def test_weights_that_8_bits_spoil_are_refused(tmp_path, monkeypatch):
     spoilt = (tmp_path / "elsewhere" / ONNX_FILE).read_bytes()
     monkeypatch.setattr(formats, "write_quantized", lambda source, target: target.write_bytes(spoilt))
     with pytest.raises(UserError, match=r"has a cosine of .* to the checkpoint's.* export with --no_quantized_onnx"):
-        write_quantized_onnx(model, stage, model.max_length())
+        write_quantized_onnx(model, stage)
