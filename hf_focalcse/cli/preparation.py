@@ -166,8 +166,8 @@ def decide_pooling(settings: Settings, model: Any) -> Settings:
         settings = settings.noting(f"{said} ({reason_of_pooling(settings, model)})")
     if settings.loss.matryoshka_dims and model.projection_use == "training":
         settings = settings.noting(
-            "--matryoshka_dims cuts what the loss sees, a projection that sentences are not embedded with, so the first "
-            "dimensions of their vectors are trained indirectly; --pooler cls_before_pooler trains those of [CLS] itself"
+            "--matryoshka_dims cuts what the loss sees, a projection that no sentence is embedded with, so the first "
+            "dimensions of the vectors are trained indirectly; --pooler cls_before_pooler trains those of [CLS] itself"
         )
     return settings
 
