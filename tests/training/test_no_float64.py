@@ -1,4 +1,4 @@
-"""No tensor of float64 is made on the device, since not every device has it (MPS has none): a mode refuses them all."""
+"""No float64 on the device, since not every device has it (MPS has none): a mode refuses every tensor of it."""
 
 import pytest
 import torch
