@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from ..data.views import tokenize
 from ..encoder.batches import batches_by_length
 from ..encoder.poolers import pooler_of
-from ..encoder.saving import HEAD_FILE
+from ..encoder.saving import HEAD_FILE, check_written_config
 from ..errors import UserError
 from ..evaluation import PairSet, evaluate_sts, read_pairs
 from ..evaluation.metrics import cosine
@@ -39,6 +39,7 @@ def write_encoder(model: Any, stage: Path) -> int:
     limit = int(model.reach())
     architectures = model.config.architectures
     model.encoder.save_pretrained(stage)
+    check_written_config(model.encoder.config, stage)
     model.config.architectures = architectures  # shared with the encoder, which wrote its own
     tokenizer = model.tokenizer
     before, tokenizer.model_max_length = tokenizer.model_max_length, limit

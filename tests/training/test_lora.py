@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import rank_training
 import torch
+from rank_training import needs_fsdp
 from safetensors.torch import load_file
 from tiny import SENTENCES, record_mean, save_tiny
 from tiny_training import make_trainer
@@ -117,6 +118,7 @@ def test_two_processes_learn_what_one_does(ranks, tmp_path):
         assert max(float(np.abs(found[name] - one[name]).max()) for name in one) < 1e-4
 
 
+@needs_fsdp
 def test_engines_that_shard_are_refused(ranks, tmp_path):
     base = str(save_tiny(tmp_path / "base"))
     assert ranks(2, refusal, base, tmp_path / "2")[0].startswith("--lora does not go with FSDP2, which shards")
