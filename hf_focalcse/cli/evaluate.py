@@ -17,10 +17,12 @@ from ..encoder.packaged import Place
 from ..encoder.poolers import explicit_projection
 from ..errors import UserError
 from ..evaluation import Results, evaluate_sts, load_rerank, load_tasks, read_tasks
-from ..evaluation.identity import as_encoder
+from ..evaluation.identity import as_encoder, sizes_of_encoder
+from ..evaluation.sizes import smaller_sizes
 from ..evaluation.summary import summarise
 from ..evaluation.whitening import Remembering, WhitenedEncoder, Whitening
 from ..evaluation.word_vectors import RULE, WordVectors
+from ..losses.matryoshka import check_sizes
 from ..options.evaluation import Evaluation
 from ..parsing.evaluation import RERANK
 from ..publishing.card import write_card
@@ -50,8 +52,8 @@ def run(args: Evaluation) -> None:
     compared = read_comparisons(args.compare or [])
     device = choose_device(args.device)
     tasks = choose_tasks(args)
-    encoder, identity = (
-        open_encoder(args, place, device) if place else open_word_vectors(str(args.word_vectors), tasks)
+    encoder, identity, sizes = (
+        open_encoder(args, place, device) if place else (*open_word_vectors(str(args.word_vectors), tasks), [])
     )
     folder = results_folder(args, identity["pooler"])
     make_writable(folder, "--output_dir")
@@ -59,7 +61,7 @@ def run(args: Evaluation) -> None:
     if file.exists():  # before the work: it may be damaged
         Results.read(file)
     if args.whiten is None:
-        results = evaluate_sts(encoder, tasks, model=identity)
+        results = evaluate_sts(encoder, tasks, model=identity, sizes=sizes)
     else:
         results = evaluate_whitened(encoder, tasks, identity, args.whiten, args.whiten_dim)
     if args.word_vectors is not None and encoder.unknown:
@@ -135,8 +137,9 @@ def read_comparisons(given: list[str]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def open_encoder(args: Evaluation, place: Place, device: Any) -> tuple[Any, dict[str, Any]]:
-    """The encoder at ``place`` (what ``--model_name_or_path`` stands for) on its device, and its identity."""
+def open_encoder(args: Evaluation, place: Place, device: Any) -> tuple[Any, dict[str, Any], list[int]]:
+    """The encoder at ``place`` (what ``--model_name_or_path`` stands for) on its device, its identity, and the sizes
+    at which its vectors are scored besides."""
     model = load_model(place.path, args.pooler, None if args.pooler is None else explicit_projection(args.pooler),
                        revision=place.revision, prompt=args.prompt, prompt_name=args.prompt_name,
                        prompt_template=args.prompt_template)  # fmt: skip
@@ -155,7 +158,11 @@ def open_encoder(args: Evaluation, place: Place, device: Any) -> tuple[Any, dict
     weights = weights_file(place.path, place.revision)
     sha256 = file_sha256(weights) if weights else None
     name = str(args.model_name_or_path)
-    return as_encoder(model.to(device), args.batch_size, name, sha256, args.max_seq_length, args.bf16)
+    sizes = sizes_of_encoder(model)
+    if args.matryoshka_dims is not None:
+        dimensions = model.get_embedding_dimension()
+        sizes = smaller_sizes(check_sizes(args.matryoshka_dims, "--matryoshka_dims", dimensions), dimensions)
+    return *as_encoder(model.to(device), args.batch_size, name, sha256, args.max_seq_length, args.bf16), sizes
 
 
 def open_word_vectors(path: str, tasks: list[Any]) -> tuple[WordVectors, dict[str, Any]]:

@@ -174,9 +174,17 @@ def reason_of_pooling(settings: Settings, model: Any) -> str:
 
 
 def decide_pooling(settings: Settings, model: Any) -> Settings:
-    """A note where the encoder is trained with another pooling than the one that it was published with."""
+    """Notes where the encoder is trained with another pooling than the one that it was published with, and where the
+    sizes that are trained are not those of the vectors that it embeds with."""
     said = other_pooling(model)
-    return settings.noting(f"{said} ({reason_of_pooling(settings, model)})") if said else settings
+    if said:
+        settings = settings.noting(f"{said} ({reason_of_pooling(settings, model)})")
+    if settings.loss.matryoshka_dims and model.projection_use == "training":
+        settings = settings.noting(
+            "--matryoshka_dims cuts what the loss sees, a projection that no sentence is embedded with, so the first "
+            "dimensions of the vectors are trained indirectly; --pooler cls_before_pooler trains those of [CLS] itself"
+        )
+    return settings
 
 
 def advise_rate(settings: Settings) -> Settings:

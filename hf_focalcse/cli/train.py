@@ -169,7 +169,8 @@ def start_record(settings: Settings, trainer: FocalCSETrainer) -> RunRecord:
     record = first_record(trainer, chosen.model_revision)
     supervised = [quickstart.SUPERVISED_NOTE] if chosen.model_name_or_path == quickstart.ENCODER_PACKAGE else []
     names = {"name_or_path": chosen.model_name_or_path}
-    wanted = {"sentence_transformers": published.sentence_transformers, "onnx": published.onnx}
+    files = ("sentence_transformers", "onnx", "quantized_onnx")
+    wanted = {name: getattr(published, name) for name in files}
     asked = {"license": published.license, "language": published.language, "wanted": wanted}
     inherited = {} if published.license else record.publication
     return replace(

@@ -55,6 +55,14 @@ class Fields:
                 raise self.wrong(f"has {key} with {name!r} {text!r:.60}; each must be a text")
         return found
 
+    def sizes(self, key: str) -> list[int]:
+        """A list of numbers of dimensions, each at least 1; null and a missing key are none."""
+        found: list[int] = self.take(key, list, [])
+        for size in found:
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise self.wrong(f"has {key} with {size!r:.60}; each must be {self.wanted(int, 1)}")
+        return found
+
     def wrong(self, what: str) -> UserError:
         return UserError(f"{self.file} of {self.name!r} {what}; correct it, or copy it again from its source")
 

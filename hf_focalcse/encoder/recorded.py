@@ -20,6 +20,7 @@ PLAIN: dict[str, Any] = {  # what `focal_cl` in a config says besides pooler and
     "default_prompt_name": None,
     "similarity": "cosine",
     "truncate_dim": None,
+    "matryoshka_dims": [],
     "lower_case": False,
     "carried": {},
 }

@@ -72,6 +72,7 @@ class SentenceFiles:
         prompts, default_prompt_name: name -> text, and the name of the one that plain encoding uses.
         template: what every text stands in, see `Template`; no file of sentence-transformers says one.
         similarity: how vectors are compared. truncate_dim: how many dimensions are kept of a vector; None: all.
+        matryoshka_dims: the sizes to which vectors may be cut, by the training of the encoder, the largest first.
         carried: keys without meaning here, which an export keeps.
     """
 
@@ -88,6 +89,7 @@ class SentenceFiles:
     template: str | None = None
     similarity: str = "cosine"
     truncate_dim: int | None = None
+    matryoshka_dims: list[int] = field(default_factory=list)
     carried: dict[str, Any] = field(default_factory=dict)
 
 
@@ -316,4 +318,5 @@ def read_config(source: Source, found: SentenceFiles) -> None:
             f"{file} of {name!r} compares by {found.similarity!r}; it must be one of {', '.join(SIMILARITIES)}"
         )
     found.truncate_dim = fields.take("truncate_dim", int, None, least=1)
+    found.matryoshka_dims = fields.sizes("matryoshka_dims")
     found.carried = fields.rest

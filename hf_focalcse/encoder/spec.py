@@ -69,6 +69,8 @@ class EncoderSpec:
         pooled = " without the prompt" if not files.include_prompt else ""
         parts.append(f"pools by {self.pooler}{pooled}" + "".join(f", then {step}" for step in after))
         cut = f", cut to {files.truncate_dim}" if files.truncate_dim else ""
+        sizes = ", ".join(map(str, files.matryoshka_dims))
+        cut += f", trained to be cut to {sizes}" if sizes else ""
         parts.append(f"vectors of {self.dimensions} dimensions{cut}, compared by {files.similarity}")
         lower = ", lower-cased" if files.lower_case else ""
         parts.append(f"reads {self.limit} of {self.positions} tokens with {self.tokenizer}{lower}")

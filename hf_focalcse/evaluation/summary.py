@@ -9,6 +9,7 @@ from typing import Any
 from ..runs.escaping import escape_terminal
 from ..runs.scores import IDENTITY, SEVEN, SICK_SPLITS, SUBSET, Results, ScoreKey, SickSplit
 from ..runs.tables import Table
+from .sizes import by_size
 
 WIDTHS = (34, *[6] * 8)  # of the columns
 
@@ -37,6 +38,10 @@ def summarise(results: Results) -> str:
 
     ranked = {f"{key}, {of['scorer']}": _ranked(results, key, of) for key, of in data.items() if "scorer" in of}
     blocks.append(_table(["Reranking x 100; IR: search engine", "MAP", "MRR", "IR MAP", "IR MRR", "queries"], ranked))
+
+    sizes, sized = by_size(results.scores)
+    header = ["Dimensions that are kept", "all", *map(str, sizes[: len(WIDTHS) - 2])]
+    blocks.append(_table(header, {str(key): row[: len(header) - 1] for key, row in sized.items()}))
 
     cells = {key: [_score(results, key, name, 4) for name in ("alignment", "uniformity")] for key in data}
     shape = {key: row for key, row in cells.items() if any(row)}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -144,12 +144,20 @@ class ContrastiveLoss(nn.Module):
     needs_reference: bool = False  # whether `Pairs.reference` must be there
     references: ClassVar[int] = 1  # how many frozen encoders it may come from, where it must
     hard_margin: float = HARD_MARGIN  # diagnostics count a negative as hard above 1 minus this
+    matryoshka_dims: Sequence[int] = ()  # the sizes to which vectors may be cut, where it trains several
 
     def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if name is not None:
             cls.name = name
             LOSSES[name] = cls
+
+    def fit(self, dimensions: int) -> None:
+        """Called once before training. dimensions: D, of the vectors that the loss is going to see.
+
+        Raises:
+            UserError: they do not suit its settings.
+        """
 
     def rows(self, pairs: Pairs) -> Tensor:
         """Loss per anchor, (B,)."""
@@ -287,11 +295,18 @@ def settings_of(loss: type[ContrastiveLoss]) -> dict[str, inspect.Parameter]:
     return {name: p for name, p in inspect.signature(loss.__init__).parameters.items() if name != "self"}
 
 
-def build_loss(name: str, **settings: Any) -> ContrastiveLoss:
-    """The loss registered as ``name`` with ``settings``.
+def build_loss(
+    name: str,
+    *,
+    matryoshka_dims: Sequence[int] | None = None,
+    matryoshka_weights: Sequence[float] | None = None,
+    **settings: Any,
+) -> ContrastiveLoss:
+    """The loss registered as ``name`` with ``settings``; with ``matryoshka_dims`` its sum over these sizes, see
+    `Matryoshka`.
 
     Raises:
-        UserError: an unknown name, or a setting that this loss does not have.
+        UserError: an unknown name, a setting that this loss does not have, or sizes and weights that do not fit.
     """
     if name not in LOSSES:
         raise UserError(f"there is no loss {name!r}{suggest(name, LOSSES)}; allowed: {', '.join(sorted(LOSSES))}")
@@ -301,7 +316,16 @@ def build_loss(name: str, **settings: Any) -> ContrastiveLoss:
             raise UserError(
                 f"loss {name!r} has no setting {key!r}{suggest(key, allowed)}; it has: {', '.join(allowed)}"
             )
-    return LOSSES[name](**settings)
+    loss = LOSSES[name](**settings)
+    if matryoshka_dims is None:
+        if matryoshka_weights is not None:
+            raise UserError(
+                "matryoshka_weights is given, but no matryoshka_dims to weight; leave it out, or add these"
+            )
+        return loss
+    from .matryoshka import Matryoshka  # which is a loss itself, and so imports this file
+
+    return Matryoshka(loss, matryoshka_dims, matryoshka_weights)
 
 
 def positive_number(name: str, value: float) -> float:

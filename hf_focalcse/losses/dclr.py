@@ -111,7 +111,8 @@ class DCLR(_WithNoise, name="dclr"):
         self.noise_step_size = positive_number("noise_step_size", noise_step_size)
         self.tau_u = positive_number("tau_u", tau_u)
         self.needs_reference = weighting in ("reference", "distillation")
-        debiased: Any = build_loss(base, temperature=temperature, **({} if m is None else {"m": m}))
+        margin: dict[str, Any] = {} if m is None else {"m": m}
+        debiased: Any = build_loss(base, temperature=temperature, **margin)
         self.logits = debiased.logits
 
     def rows(self, pairs: Pairs) -> Tensor:

@@ -105,7 +105,8 @@ class RankCSE(_Distilling, name="rankcse"):
         self.teacher_temperature = _positive_or_none("teacher_temperature", teacher_temperature)
         self.consistency_weight = not_negative("consistency_weight", consistency_weight)
         self.ranking_weight = not_negative("ranking_weight", ranking_weight)
-        contrastive: Any = build_loss(base, temperature=temperature, **({} if m is None else {"m": m}))
+        margin: dict[str, Any] = {} if m is None else {"m": m}
+        contrastive: Any = build_loss(base, temperature=temperature, **margin)
         self.logits, self.hard_margin = contrastive.logits, contrastive.hard_margin
 
     def rows(self, pairs: Pairs) -> Tensor:

@@ -75,6 +75,9 @@ class Contrastive(Objective):
     def attach(self, model: Any, autocast: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
         self._autocast = autocast
         self._beside = lambda: next(model.parameters())
+        self.criterion.fit(model.dimensions)
+        if self.criterion.matryoshka_dims:  # what scores the encoder or exports it has to know
+            model.config.focal_cl = model.config.focal_cl | {"matryoshka_dims": list(self.criterion.matryoshka_dims)}
 
     def loss(self, model: Any, batch: Batch) -> tuple[Tensor, Pairs]:
         text_ids = batch["text_ids"] if self.mask_duplicates else None  # (B,)

@@ -145,6 +145,17 @@ class Loss:
         told=True,
         together=("mask_duplicates", "reference_model", "reference_revision", "reference_pooler", "reference_weights"),
     )
+    matryoshka_dims: list[int] | None = option(
+        None,
+        help="Train the first dimensions of the vectors as well, at these sizes, such as 384 256 128 64: the loss is "
+        "the sum over the sizes. The dev set is scored at each of them.",
+        told=True,
+        replaces=("matryoshka_weights",),
+        together=("matryoshka_weights",),
+    )
+    matryoshka_weights: list[float] | None = option(
+        None, help="The weight of each of --matryoshka_dims in the loss, in their order. Default: 1 each.", told=True
+    )
     mask_duplicates: bool | None = option(
         None, help="Equal texts in a batch are not negatives of each other. Default: yes for focal.", told=True
     )
@@ -343,6 +354,13 @@ class Publish:
         help="Write onnx/model.onnx as well, with the pooling inside.",
         role=HARMLESS,
         why="the export holds the same encoder with and without this file",
+    )
+    quantized_onnx: bool = option(
+        True,
+        help="With --onnx write onnx/model_quantized.onnx too, a quarter as large: its weights have 8 bits.",
+        role=HARMLESS,
+        why="the export holds the same encoder with and without this file",
+        off="Leave out onnx/model_quantized.onnx, whose weights have 8 bits.",
     )
     adapter_only: bool = option(
         False,

@@ -255,7 +255,8 @@ def _settings_of_loss(
     for name in sorted(explicit & known - set(own)):
         having = ", ".join(loss for loss, settings in losses.items() if name in {s.name for s in settings})
         raise UserError(f"--{name} belongs to loss {having}, not to {namespace.loss}; leave it out or change --loss")
-    return {name: getattr(namespace, name) for name in own if getattr(namespace, name) is not None}
+    wrapped = [*own, "matryoshka_dims", "matryoshka_weights"]  # which `build_loss` takes for every loss
+    return {name: getattr(namespace, name) for name in wrapped if getattr(namespace, name) is not None}
 
 
 def _training_arguments(namespace: argparse.Namespace) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..evaluation import STS_TASKS
+from ..evaluation.sizes import by_size
 from ..evaluation.verdict import difference_cell
 from ..runs.escaping import escape_markdown
 from ..runs.record import RunRecord
@@ -33,6 +34,7 @@ def scores(record: RunRecord, results: Results | None) -> Iterator[str]:
     if keys:
         yield from correlations(record, results, own, keys)
     yield from ranked
+    yield from sizes(record, own)
     rows: dict[str, dict[str, str]] = {}
     for key in map(ScoreKey.parse, own):
         if key.metric in ("alignment", "uniformity"):
@@ -41,6 +43,21 @@ def scores(record: RunRecord, results: Results | None) -> Iterator[str]:
         columns = ["alignment", "uniformity"]
         cells = [[escape_markdown(name), *(row.get(of, "") for of in columns)] for name, row in rows.items()]
         yield Table(["Lower is better", *columns], cells).markdown(marked_up=True)
+
+
+def sizes(record: RunRecord, own: dict[str, float]) -> Iterator[str]:
+    """Scores by how many dimensions of a vector are kept, where several sizes were measured."""
+    kept, rows = by_size(own)
+    if not rows:
+        return
+    header = ["Dimensions that are kept", str(record.model["embedding_dimensions"]), *map(str, kept)]
+    cells = [[escape_markdown(row_title(key)), *row] for key, row in rows.items()]
+    yield Table(header, cells).markdown(marked_up=True)
+    yield (
+        "To keep fewer dimensions, cut each vector after its first ones and then bring it to length 1 again, as "
+        f"`SentenceTransformer(…, truncate_dim={kept[-1]})` with `normalize_embeddings=True` does; a cosine needs no "
+        "such length, a dot product does."
+    )
 
 
 def reranking(own: dict[str, float], data: dict[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ from ..runs.record import RUN_FILE
 from .adapter import check_adapter, find_adapter, on_local_base, write_adapter_export
 from .card import render
 from .export_records import check_records, keep_hand_made, remember, remembered, write_records
-from .formats import write_encoder, write_onnx, write_sentence_transformers
+from .formats import write_encoder, write_onnx, write_quantized_onnx, write_sentence_transformers
 from .manifest import CARD, files_in, foreign_files, is_export, shortened, write_manifest
 from .parity import check_vectors, lowest_cosine
 from .readers import who_differs
@@ -32,14 +32,18 @@ def export_model(
     *,
     sentence_transformers: bool | None = None,
     onnx: bool | None = None,
+    quantized_onnx: bool | None = None,
+    truncate_dim: int | None = None,
     adapter_only: bool = False,
     publication: dict[str, Any] | None = None,
     remembering: bool = True,
 ) -> tuple[Path, dict[str, float]]:
     """Write the published folder (default: ``hub`` in the checkpoint), whole or not at all.
 
-    sentence_transformers, onnx: whether the files that sentence-transformers reads, and ONNX, are in it. None: as in
-    the newest export of this checkpoint; in its first one, the former are and ONNX is not. What is written is
+    sentence_transformers, onnx: whether the files that sentence-transformers reads, and ONNX, are in it;
+    quantized_onnx: whether ONNX is there with weights in 8 bits too. truncate_dim: how many dimensions are kept of a
+    vector. None: as in the newest export of this checkpoint; in its first one, the files of sentence-transformers are
+    there, ONNX is not (where it is, both kinds are), and vectors are cut as the checkpoint says. What is written is
     remembered in run.json of the checkpoint, unless ``remembering`` is off.
 
     adapter_only: of an encoder that was trained by LoRA, write the adapter alone, with its base named by its Hub id;
@@ -67,7 +71,11 @@ def export_model(
             wanted["sentence_transformers"] if sentence_transformers is None else sentence_transformers
         )
         onnx = wanted["onnx"] if onnx is None else onnx
+        quantized_onnx = wanted["quantized_onnx"] if quantized_onnx is None else quantized_onnx
+        truncate_dim = wanted.get("truncate_dim") if truncate_dim is None else truncate_dim
         model = load_model(str(checkpoint)).float().eval()
+        if truncate_dim is not None:
+            cut_vectors(model, truncate_dim)
         require_projection(model, str(checkpoint))
         check_formats(model, sentence_transformers, onnx)
         check_libraries(model.pooler_name, sentence_transformers, onnx)
@@ -85,22 +93,39 @@ def export_model(
                 found = check_vectors(model, stage, sentence_transformers)
             if onnx:
                 found["onnxruntime"] = write_onnx(model, stage, limit)
+            cost = write_quantized_onnx(model, stage) if onnx and quantized_onnx else None
+            if cost is not None:
+                found["onnxruntime, weights in 8 bits"] = cost["lowest_cosine"]
             if (checkpoint / RUN_FILE).exists():
                 vectors = model.encode(list(EXAMPLES))
                 added = {
                     "sentence_transformers": sentence_transformers,
                     "onnx": onnx,
+                    "quantized_onnx": cost,
                     "max_seq_length": limit,
                     "readers": who_differs(model) if sentence_transformers else [],
                     "example_cosine": round(float(lowest_cosine(vectors[:1], vectors[1:])), 4),
                     "adapter_of": None if config is None else config["base_model_name_or_path"],
                 }
-                write_records(checkpoint, stage, (publication or {}) | added)
+                write_records(model, checkpoint, stage, (publication or {}) | added)
                 keep_hand_made(folder, stage / CARD)
             write_manifest(stage, files_in(stage), render(stage) if (stage / RUN_FILE).exists() else None)
         if remembering and (checkpoint / RUN_FILE).exists():
-            remember(checkpoint, {"sentence_transformers": sentence_transformers, "onnx": onnx})
+            kept = {"sentence_transformers": sentence_transformers, "onnx": onnx, "quantized_onnx": quantized_onnx}
+            remember(checkpoint, kept | ({} if truncate_dim is None else {"truncate_dim": truncate_dim}))
     return folder, found
+
+
+def cut_vectors(model: Any, size: int) -> None:
+    """Let ``model`` keep the first ``size`` dimensions of its vectors, also where it is loaded from.
+
+    Raises:
+        UserError: its vectors have fewer.
+    """
+    if size > model.dimensions:
+        raise UserError(f"--truncate_dim is {size}; vectors of this encoder have {model.dimensions} dimensions")
+    model.truncate_dim = size if size < model.dimensions else None
+    model.keep_record()
 
 
 def check_place(folder: Path) -> None:

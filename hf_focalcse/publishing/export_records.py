@@ -18,30 +18,36 @@ from ..runs.record import RUN_FILE, RunRecord, without_paths
 from ..runs.scores import RESULTS_FILE, Results
 from .card import write_card
 from .eval_results import eval_result_files
-from .formats import ONNX_FILE, POOLING_FILE
+from .formats import ONNX_FILE, POOLING_FILE, QUANTIZED_FILE
 from .manifest import CARD, MADE, MANIFEST, files_in, is_export, read_manifest, write_manifest
 from .merge import merge_or_refuse
+from .plain import dimensions_of
 from .plots import draw_plots
+from .shortened import cut_scores
 
 
-def write_records(checkpoint: Path, stage: Path, publication: dict[str, Any]) -> None:
-    """Write run.json and results.json as they may be published, naming the exported weights; then plots and card."""
+def write_records(model: Any, checkpoint: Path, stage: Path, publication: dict[str, Any]) -> None:
+    """Write run.json and results.json as they may be published, naming the exported weights; then plots and card.
+
+    model: the encoder as it is exported, whose vectors may be cut to fewer dimensions than when it was trained.
+    """
     record = RunRecord.load(checkpoint).publishable()
     published = weights_sha256(stage)
     head = HEAD_FILE if (stage / HEAD_FILE).exists() else None
     names = {"weights_sha256": published, "checkpoint_sha256": weights_sha256(checkpoint), "projection_file": head}
     kept = {key: value for key, value in publication.items() if value is not None}
     said = {key: value for key, value in record.publication.items() if key != "wanted"}
-    record = replace(record, model=record.model | names, publication=said | kept)
-    record.save(stage)
+    record = replace(record, model=record.model | names | dimensions_of(model), publication=said | kept)
     results = read_results(checkpoint)
+    record, results = cut_scores(record, results, model.truncate_dim)
+    record.save(stage)
     if results is not None:
         results.metadata["model"] |= {"weights_sha256": published}
         publishable(results, record).write(stage / RESULTS_FILE)
     write_pages(stage)
 
 
-def remembered(checkpoint: Path, folder: Path) -> dict[str, bool]:
+def remembered(checkpoint: Path, folder: Path) -> dict[str, Any]:
     """What an export of ``checkpoint`` holds where it is not said: what its newest export held, else what training
     asked for. ONNX is in it as soon as the export that it replaces, ``folder``, has it.
     """
@@ -50,12 +56,13 @@ def remembered(checkpoint: Path, folder: Path) -> dict[str, bool]:
     return {
         "sentence_transformers": POOLING_FILE in files if files is not None else True,
         "onnx": False,
+        "quantized_onnx": files is None or ONNX_FILE not in files or QUANTIZED_FILE in files,
         **(recorded or {}),
         **({"onnx": True} if files is not None and ONNX_FILE in files else {}),
     }
 
 
-def remember(checkpoint: Path, wanted: dict[str, bool]) -> None:
+def remember(checkpoint: Path, wanted: dict[str, Any]) -> None:
     """Let the next export of ``checkpoint`` hold the same."""
     record = RunRecord.load(checkpoint)
     if record.publication.get("wanted") != wanted:

@@ -47,6 +47,8 @@ def export_folder(
     language: str | None = None,
     sentence_transformers: bool | None = None,
     onnx: bool | None = None,
+    quantized_onnx: bool | None = None,
+    truncate_dim: int | None = None,
     adapter_only: bool = False,
 ) -> None:
     """``focalcse export FOLDER``: export it and print where to, and what was checked."""
@@ -54,6 +56,8 @@ def export_folder(
         *(folder, output_dir, print),
         sentence_transformers=sentence_transformers,
         onnx=onnx,
+        quantized_onnx=quantized_onnx,
+        truncate_dim=truncate_dim,
         adapter_only=adapter_only,
         publication=describe_publication(Path(folder), None, license, language),
     )
@@ -86,6 +90,7 @@ def publish(
     language: str | None = None,
     sentence_transformers: bool | None = None,
     onnx: bool | None = None,
+    quantized_onnx: bool | None = None,
     adapter_only: bool = False,
     dry_run: bool = False,
     say: Callable[[str], Any] = print,
@@ -116,7 +121,12 @@ def publish(
         if (folder / RUN_FILE).exists():
             update_export(folder, publication)
     else:
-        wanted = {"sentence_transformers": sentence_transformers, "onnx": onnx, "adapter_only": adapter_only}
+        wanted = {
+            "sentence_transformers": sentence_transformers,
+            "onnx": onnx,
+            "quantized_onnx": quantized_onnx,
+            "adapter_only": adapter_only,
+        }
         folder, found = export_again(folder, None, say, **wanted, publication=publication)
         checked = ", ".join(f"{library} {cosine:.8f}" for library, cosine in found.items())
         say(f"Exported to {folder}; lowest cosine to the checkpoint's vectors: {checked}")

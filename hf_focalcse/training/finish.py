@@ -15,7 +15,7 @@ from ..encoder.loading import load_model
 from ..encoder.lora import describe_lora
 from ..encoder.saving import HEAD_FILE
 from ..evaluation import differences, evaluate_sts
-from ..evaluation.identity import as_encoder
+from ..evaluation.identity import as_encoder, sizes_of_encoder
 from ..evaluation.verdict import kept, told
 from ..publishing.card import write_card
 from ..publishing.hub import Target, push, with_owner
@@ -140,7 +140,7 @@ def judge(trainer: Any, folder: Path, weights: str) -> Results:
     with whole_model():
         saved = load_model(str(folder)).to(trainer.args.device)
     encoder, identity = as_encoder(saved, trainer.args.per_device_eval_batch_size, str(folder), weights)
-    return evaluate_sts(encoder, trainer.dev, progress=False, model=identity)
+    return evaluate_sts(encoder, trainer.dev, progress=False, model=identity, sizes=sizes_of_encoder(saved))
 
 
 def renew_card(trainer: Any, language: str | None, license: str | None) -> None:

@@ -15,6 +15,7 @@ from transformers.utils import logging
 
 from ..errors import UserError, suggest
 from ..evaluation import PairSet, Results, evaluate_sts
+from ..evaluation.identity import sizes_of_encoder
 from ..objectives.pairs import gather_rows
 from ..runs.scores import ScoreKey, headlines
 from .baseline import Before, other_pooling, score_before
@@ -68,7 +69,9 @@ class Scorer:
             self.cost.scoring(),
             refusing_out_of_memory(lambda: f"out of memory while scoring the dev set with {size}; lower it"),
         ):
-            return evaluate_sts(SimpleNamespace(encode=self.encode), tasks, progress=progress)
+            return evaluate_sts(
+                SimpleNamespace(encode=self.encode), tasks, progress=progress, sizes=sizes_of_encoder(trainer.encoder)
+            )
 
     def score_baseline(self) -> dict[str, float]:
         """Score the encoder before the first step: as published and, where the run pools otherwise, as it starts.

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 import torch
 from tiny import SENTENCES, record_mean, save_tiny
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_focalcse.data.views import Views
-from hf_focalcse.encoder.augment import build_augmentations
 from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.encoder.prompts import add_prompt, choose_prompt
 from hf_focalcse.errors import UserError
@@ -156,24 +154,3 @@ def test_adapters_that_cannot_be_merged_are_refused(tmp_path, change, said):
     (tmp_path / "adapter/adapter_config.json").write_text(json.dumps(adapter))
     with pytest.raises(UserError, match=said):
         load_model(str(tmp_path / "adapter"))
-
-
-class NoDoubles(TorchDispatchMode):
-    """Refuses float64, as MPS does."""
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        found = function(*args, **(kwargs or {}))
-        if isinstance(found, torch.Tensor) and found.dtype == torch.float64:
-            raise TypeError("this device has no float64")
-        return found
-
-
-def test_a_step_makes_no_float64_on_the_device(tmp_path):
-    model = load_model(str(record_mean(save_tiny(tmp_path)))).train()
-    batch = Views(model.tokenizer, 32)([{"text": text} for text in SENTENCES])
-    with NoDoubles():
-        for name in ("token_shuffle", "token_cutoff:0.2", "span_cutoff", "feature_cutoff"):
-            model.augmentations = build_augmentations([name])
-            model(batch["input_ids"], batch["attention_mask"]).sum().backward()
-        with pytest.raises(TypeError, match="no float64"):
-            torch.ones(1).double()
