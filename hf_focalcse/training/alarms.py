@@ -99,6 +99,11 @@ class Alarms(list[str]):
 # ---- what a log line shows
 
 
+def without_range(logs: Logs) -> Logs:
+    """A log line of an objective whose loss has further terms, so that it does not move between these ends."""
+    return {key: value for key, value in logs.items() if not key.startswith("loss_if_")}
+
+
 def is_collapsed(logs: Logs) -> str | None:
     cosine, loss = logs.get("negative_cosine_mean", 0.0), logs["loss"]
     untrained, collapsed = logs.get("loss_if_untrained", math.inf), logs.get("loss_if_collapsed", math.nan)
@@ -113,7 +118,7 @@ def is_collapsed(logs: Logs) -> str | None:
 
 
 def is_stuck(logs: Logs) -> str | None:
-    if "loss_if_perfect" not in logs:
+    if "loss_if_perfect" not in logs or "reference_cosine_mean" in logs:  # what a teacher adds has no such range
         return None
     perfect, untrained, loss = logs["loss_if_perfect"], logs["loss_if_untrained"], logs["loss"]
     if loss < untrained - STILL * (untrained - perfect):

@@ -19,11 +19,11 @@ from ..data.views import PADDING_ID, Views, as_collator, blank_row
 from ..encoder.lora import adapter_parameters
 from ..errors import UserError
 from ..losses import ContrastiveLoss
-from ..objectives import Objective
+from ..objectives import Contrastive, Objective
 from ..objectives.reference import Stopwatch
 from ..runs.record import RunRecord
 from . import checkpoints
-from .alarms import Alarms, far_settings
+from .alarms import Alarms, far_settings, without_range
 from .args import decide, take_arguments
 from .callbacks import Measuring, StartOfTraining, StopSignals
 from .checks import check_compiled, check_lora, check_measuring, check_model, check_optimizers, choose_objective
@@ -217,10 +217,16 @@ class FocalCSETrainer(SearchingTrainer):
         step = self.state.global_step + 1
         return step == 1 or step % max(int(self.state.logging_steps), 1) == 0
 
+    @property
+    def logs_range(self) -> bool:
+        """Whether the loss that is logged is that of the pairs alone, so that its range is known."""
+        return type(self.train_objective) is Contrastive
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
             logs = logs | self._observed | self.reference_cost() | self.scorer.expected()
-            self.alarms.watch(logs, self.state.global_step, self.state.max_steps)
+            seen = logs if self.logs_range else without_range(logs)
+            self.alarms.watch(seen, self.state.global_step, self.state.max_steps)
             self._observed = {}
         super().log(logs, start_time)
 

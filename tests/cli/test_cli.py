@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 from tiny import SENTENCES, WORDS, plain_load, record_mean, save_tiny
+from warm import COLD
 
 from hf_focalcse.cli import main as cli
 from hf_focalcse.encoder.loading import load_model
@@ -157,7 +158,7 @@ PARSER_MISTAKES = [  # what the parser decides, so no model, file or torch is ne
     ("eval", "tiny more", "'more' belongs to no flag"),
     ("eval", "--dataset x", "there is no flag --dataset; see eval --help"),
     ("train", f"{GOOD} --loss focl", "no loss 'focl', did you mean 'focal'"),
-    ("train", f"{GOOD} --loss infonce --m 0.3", "--m belongs to loss dclr, focal, not to infonce"),
+    ("train", f"{GOOD} --loss infonce --m 0.3", "--m belongs to loss dclr, focal, rankcse, not to infonce"),
     ("train", f"{GOOD} --do_mlm", "--do_mlm is not accepted: the masked-language-model auxiliary is not provided"),
     ("train", f"{GOOD} --label_smoothing_factor 0.1", "contrastive losses have no label smoothing"),
     ("train", f"{GOOD} --eval_strategy sometimes", "sometimes is not a valid IntervalStrategy"),
@@ -245,6 +246,14 @@ MISTAKES = [  # what the job decides once it sees files, models or devices
     ("train", f"{GOOD} --loss dclr --reference_model ./nowhere", "no model folder './nowhere'"),
     ("train", f"{GOOD} --loss dclr --weighting none --reference_model tiny --reference_pooler mean",
      "uses no reference model, but one is given"),
+    ("train", f"{GOOD} --loss dclr --reference_model tiny tiny --reference_pooler mean",
+     "compares with at most 1 reference model(s), but 2 are given; leave out 1 of --reference_model"),
+    ("train", f"{GOOD} --loss rankcse --reference_model tiny tiny --reference_pooler mean --reference_weights 1",
+     "reference_weights is 1; give a number above 0 for each of the 2 reference model(s)"),
+    ("train", f"{GOOD} --loss rankcse --reference_model tiny --reference_pooler mean --reference_weights 1",
+     "--reference_weights weighs several reference models against each other"),
+    ("train", f"{GOOD} --loss rankcse --reference_model tiny tiny --reference_pooler mean cls mean",
+     "--reference_pooler has 3 value(s) and --reference_model 2"),
     ("train", f"{GOOD} --loss dclr --weighting teacher", "weighting is 'teacher'; allowed: reference, self"),
     ("train", "--model_name_or_path tiny", "no training text: give --train_file FILE"),
     ("train", "--train_file text.txt", "--model_name_or_path is missing"),
@@ -316,7 +325,7 @@ def test_a_mistake_ends_in_one_sentence(work, capsys, command, line, message):
 
 @pytest.mark.parametrize("argv", [["run_eval.py", "--poler", "cls"], ["-m", "hf_focalcse", "tabel"]])
 def test_the_exit_code_reaches_the_shell(argv):
-    end = subprocess.run([sys.executable, *argv], cwd=ROOT, capture_output=True, text=True)
+    end = subprocess.run([COLD, *argv], cwd=ROOT, capture_output=True, text=True)
     assert end.returncode == 2 and end.stdout == ""
     assert end.stderr.splitlines() == [line for line in end.stderr.splitlines() if line.startswith("error: ")]
 
@@ -332,7 +341,7 @@ def test_the_console_command(capsys):
 def test_help_needs_no_torch():
     """Of any command, so that it comes at once; the scripts are the commands of their name."""
     parser = "import sys, transformers.hf_argparser; print('torch' in sys.modules)"
-    if "True" in subprocess.run([sys.executable, "-c", parser], capture_output=True, text=True).stdout:
+    if "True" in subprocess.run([COLD, "-c", parser], capture_output=True, text=True).stdout:
         pytest.skip("this version of transformers imports torch with its argument parser")
     code = """import runpy, sys
 from hf_focalcse.cli.main import COMMANDS, run
@@ -345,7 +354,7 @@ for script in ("run_unsup.py", "run_eval.py"):
     help_of(lambda: runpy.run_path(script, run_name="__main__"))
 for command in COMMANDS:
     help_of(lambda: run(command, ["--help"]))"""
-    end = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    end = subprocess.run([COLD, "-c", code], cwd=ROOT, capture_output=True, text=True)
     said = end.stdout.splitlines()
     assert [line for line in said if line in ("True", "False")] == ["False"] * (2 + len(cli.COMMANDS)), end.stderr
     training, _, evaluation = end.stdout.partition("\nFalse\n")
@@ -377,7 +386,7 @@ def test_recipes_parse_and_flags_win(recipe, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     settings = parse(["--recipe", recipe, "--learning_rate", "9e-6"])
     assert settings.training.learning_rate == 9e-6
-    losses = {"simcse": "infonce", "dclr": "dclr"}
+    losses = {"simcse": "infonce", "dclr": "dclr", "rankcse": "rankcse"}
     assert settings.loss.loss == losses.get(recipe.partition("-")[0], "focal")
     header = (ROOT / "hf_focalcse/recipes" / f"{recipe}.yaml").read_text()
     assert "Hardware" in header.split("\nmodel_name_or_path")[0]
@@ -588,7 +597,7 @@ def test_the_torture_file_trains(work, shared_data):
 def test_the_bare_command_trains_the_quickstart(tmp_path):
     """accelerate launch run_unsup.py --loss focal, with no network and an empty cache."""
     env = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "accelerate.commands.launch", str(ROOT / "run_unsup.py"), "--loss", "focal"]
+    command = [COLD, "-m", "accelerate.commands.launch", str(ROOT / "run_unsup.py"), "--loss", "focal"]
     end = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert end.returncode == 0, end.stderr
     folder = tmp_path / "runs/quickstart-focal-seed42"
@@ -654,6 +663,28 @@ DCLR = (
     "--model_name_or_path tiny --train_file text.txt --eval_file graded.tsv --per_device_train_batch_size 8 "
     "--max_steps 2 --eval_steps 2 --logging_steps 1 --output_dir out --use_cpu --loss dclr"
 )
+
+
+def test_rankcse_trains_with_two_teachers_of_other_tokenizers(work, capsys):
+    save_tiny(work / "one", "mpnet", seed=3)
+    save_tiny(work / "two", "distilbert", seed=4)
+    ask = DCLR.replace("dclr", "rankcse").split()
+    ask += "--reference_model one two --reference_pooler mean cls_before_pooler --reference_weights 1 3".split()
+    run("train", *ask)
+    assert "Reference: one and two (frozen, pooler mean and cls_before_pooler)" in capsys.readouterr().out
+    record = RunRecord.load(work / "out")
+    reference = record.model["reference"]
+    assert reference["name_or_path"] == ["one", "two"] and reference["weights"] == [0.25, 0.75]
+    assert record.settings["reference_weights"] == [1.0, 3.0] and record.loss["ranking"] == "listmle"
+    assert all(line["listmle_term"] > 0 < line["consistency_term"] for line in record.log if "loss" in line)
+    card = (work / "out/README.md").read_text()
+    assert "2305.16726" in card and "liu2023rankcse" in card
+    assert {key.removeprefix("bert.") for key in load_file(work / "out/model.safetensors")} == set(
+        load_file(work / "tiny/model.safetensors")
+    )
+    with pytest.raises(SystemExit):
+        run("train", *ask[:-2], "3", "1", "--resume_from_checkpoint", "last")
+    assert "--reference_weights was [1.0, 3.0] and is [3.0, 1.0]" in capsys.readouterr().err
 
 
 def test_dclr_trains_with_a_reference_of_another_tokenizer_and_never_saves_it(work, capsys):
