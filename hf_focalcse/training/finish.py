@@ -15,6 +15,7 @@ from ..encoder.adapters import WEIGHTS_FILE as ADAPTER_FILE
 from ..encoder.loading import load_model
 from ..encoder.lora import describe_lora
 from ..encoder.saving import HEAD_FILE
+from ..errors import UserError
 from ..evaluation import differences, evaluate_sts
 from ..evaluation.identity import as_encoder
 from ..evaluation.verdict import kept, told
@@ -24,7 +25,7 @@ from ..publishing.inherited import inherited_licence
 from ..publishing.plain import plain_steps
 from ..publishing.plots import draw_plots
 from ..publishing.publish import export_again
-from ..runs.cosines import write_cosines
+from ..runs.cosines import PAIRS_FILE, write_cosines
 from ..runs.folder import WEIGHTS_FILE
 from ..runs.record import RUN_FILE, RunRecord, file_sha256
 from ..runs.scores import RESULTS_FILE, Results, is_headline
@@ -114,6 +115,8 @@ def finish_run(trainer: Any, folder: Path) -> RunRecord:
         record.notes.append(
             "the seconds cover only the part after resuming, because the checkpoint does not record the time before it"
         )
+    if results is None:
+        drop_stale_scores(folder, weights)
     if results:
         results.write(folder / RESULTS_FILE)
         write_cosines(folder, results)
@@ -122,6 +125,17 @@ def finish_run(trainer: Any, folder: Path) -> RunRecord:
     write_card(folder)
     trainer.record, trainer.finished = record, True
     return record
+
+
+def drop_stale_scores(folder: Path, weights: str) -> None:
+    """Remove scores that lie in ``folder`` and are of other weights, so that no card shows them beside these."""
+    try:
+        of = Results.read(folder / RESULTS_FILE).metadata["model"].get("weights_sha256")
+    except UserError:  # none, or damaged
+        of = None
+    if of != weights:
+        for name in (RESULTS_FILE, PAIRS_FILE):
+            (folder / name).unlink(missing_ok=True)
 
 
 def judge(trainer: Any, folder: Path, weights: str) -> Results:

@@ -31,7 +31,7 @@ from .engines import check_engine, engine_of
 from .given import check_amount, choose_tasks, fingerprint, take_dev, take_sentences
 from .identity import identity_of_run
 from .memory import StepMemory, estimate_step, refusing_out_of_memory, step_ran_out
-from .refusing import refuse_ignore_keys, refuse_parameters, word
+from .refusing import plain_errors_of_workers, refuse_ignore_keys, refuse_parameters, word
 from .sampling import Padded, PaddedSampler
 from .scoring import Scorer
 from .search import SearchingTrainer
@@ -324,7 +324,7 @@ class FocalCSETrainer(SearchingTrainer):
         if self.state.global_step >= self.state.max_steps:  # resumed from the last step: Trainer would do one more
             self.control.should_training_stop = True
             return
-        with refusing_out_of_memory(self._step_ran_out):
+        with refusing_out_of_memory(self._step_ran_out), plain_errors_of_workers():
             super()._run_epoch(*args, **kwargs)
 
     # ---- memory
