@@ -123,6 +123,7 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
             prompt=chosen.prompt,
             prompt_name=chosen.prompt_name,
             default_pooler=True,
+            prompt_template=chosen.prompt_template,
         )
     if chosen.mlp_only_train is not None:
         if not pooler_of(model.pooler_name).projection:

@@ -65,6 +65,9 @@ def run(settings: Settings) -> None:
             *(model.pooler_name, args.hub_model_id),
             sentence_transformers=wanted.sentence_transformers,
             onnx=wanted.onnx,
+            adapter_only=wanted.adapter_only,
+            lora=model.lora,
+            template=model.template,
             say=say,
         )
     sentences = prepare_sentences(settings, model)

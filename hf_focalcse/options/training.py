@@ -69,6 +69,13 @@ class Model:
         help="The name of a prompt that the encoder's folder has, such as query.",
         replaces=("prompt",),
     )
+    prompt_template: str | None = option(
+        None,
+        help="What every text stands in, with {text} in its place; or prompteol, for decoders: This sentence : "
+        '"{text}" means in one word:". A length counts the text alone. Default: the template that the encoder\'s '
+        "folder records.",
+        replaces=("prompt", "prompt_name"),
+    )
     mlp_only_train: bool | None = option(
         None,
         help="Use the projection (a linear layer and tanh) in training only and embed without it. "
@@ -156,14 +163,12 @@ class Reference:
         factor=False,
         encoder=True,
         several=True,
-        resume=True,
     )
     reference_revision: str | list[str] | None = option(
         None,
         help="The branch, tag or commit of the reference's Hub id; of several references one for each.",
         factor=False,
         several=True,
-        resume=True,
     )
     reference_pooler: str | list[str] | None = option(
         None,
@@ -171,13 +176,11 @@ class Reference:
         "one that its folder records.",
         factor=False,
         several=True,
-        resume=True,
     )
     reference_weights: list[float] | None = option(
         None,
         help="How much the cosines of each of several references count, such as 1 2; they are divided by their sum. "
         "Default: all alike.",
-        resume=True,
     )
 
 
@@ -359,6 +362,13 @@ class Publish:
         help="Write onnx/model.onnx as well, with the pooling inside.",
         role=HARMLESS,
         why="the export holds the same encoder with and without this file",
+    )
+    adapter_only: bool = option(
+        False,
+        help="Of an encoder that was trained with --lora, publish the adapter alone, with its base named; without it, "
+        "the merged encoder.",
+        role=HARMLESS,
+        why="the adapter and its base are the same encoder",
     )
 
     def publication(self) -> dict[str, Any]:

@@ -40,9 +40,10 @@ register_package(11, lambda storage: None, lambda storage, place: storage if pla
 def write_modules(model: Any, tokenizer: Any, folder: Path) -> None:
     """Write beside saved weights what lets SentenceTransformer open the folder with the vectors that `encode` gives.
 
-    Nothing is written where the weights lie in the shards of an engine, which that library cannot read.
+    Nothing is written where the weights lie in the shards of an engine, which that library cannot read, nor of an
+    encoder with a template, which it cannot fill.
     """
-    if not (folder / WEIGHTS_FILE).is_file():
+    if not (folder / WEIGHTS_FILE).is_file() or model.template is not None:
         return
     limit = int(min(model.positions, tokenizer.model_max_length))
     if model.projection_use == "always" or model.tail.state_dict():
@@ -61,9 +62,7 @@ class KeepingTrainer(RefusingTrainer):
     args: Any
     _staging = False
     resumed_from: Path | None = None  # the checkpoint that the run, or its newest part, started from
-    loss_before: Any = (
-        None  # the sum of losses since the last log line before that checkpoint, and the step of the line
-    )
+    loss_before: Any = None  # the sum of losses since the last log line before that checkpoint, and that line's step
     seconds_before: float | None = 0.0  # of the run before the checkpoint that it was resumed from; None: not known
 
     @property
@@ -257,8 +256,7 @@ class KeepingTrainer(RefusingTrainer):
                 raise UserError(
                     f"the checkpoint that is loaded {what} {len(names)} weights of {type(self.encoder).__name__}, "
                     f"such as {min(names)!r}: it is of another encoder or damaged; train with the encoder that it "
-                    "was made "
-                    "of, or start again with --overwrite_output_dir"
+                    "was made of, or start again with --overwrite_output_dir"
                 )
         super()._issue_warnings_after_load(load_result)
 
