@@ -34,7 +34,7 @@ def identity_of_run(trainer: Any) -> dict[str, Any]:
             "dropout": model.dropout_rates(),
             "augmentation": [str(one) for one in model.augmentations] or ["dropout"],
             "prompt": model.prompt,
-            "prompt_template": None if model.template is None else str(model.template),
+            "prompt_template": None if model.template is None else model.template.name,
             "max_seq_length": trainer.max_seq_length,
             "chunk_size": model.chunk_size,
             "start": weights_fingerprint(model),
