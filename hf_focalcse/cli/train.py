@@ -15,9 +15,10 @@ from .. import quickstart
 from ..data.sentences import Sentences
 from ..errors import UserError
 from ..evaluation.verdict import conclusions, judged_keys, score_table
+from ..experiments.asked import settings_asked
 from ..losses import ContrastiveLoss, build_loss
 from ..options.field import listed
-from ..options.tables import recorded, resumed
+from ..options.tables import recorded, told_otherwise
 from ..parsing.settings import Settings
 from ..publishing.hub import Target
 from ..publishing.publish import prepare_push, publish
@@ -143,8 +144,8 @@ def make_trainer(
     except (ImportError, RuntimeError, ValueError) as error:  # Trainer's own checks, a tracker that is not installed
         raise UserError(" ".join(str(error).split())) from error
     show_progress(trainer, Path(settings.training.output_dir))
-    own = settings.own()
-    trainer.asked = {name: own[name] for name in resumed() if name in own}
+    asked, told = settings_asked(settings), told_otherwise()  # what is told otherwise is compared by what it led to
+    trainer.asked = {name: asked[name] for name in settings.own() if name in asked and name not in told}
     return trainer
 
 
@@ -217,6 +218,7 @@ def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunReco
         *describe_lora(record),
         f"Noise between the two views: {noise}; augmentation: {' | '.join(record.model['augmentation'])}",
         f"Loss: {trainer.loss}, equal texts masked: {trainer.objective.mask_duplicates}",
+        *describe_range(trainer, batch),
         *(
             [f"Reference: {_joined(reference['name_or_path'])} (frozen, pooler {_joined(reference['pooler'])})"]
             if reference
@@ -246,6 +248,19 @@ def describe_lora(record: RunRecord) -> list[str]:
         f"LoRA: rank {lora['rank']}, alpha {lora['alpha']:g}, dropout {lora['dropout']:g} on "
         f"{', '.join(lora['target_modules'])}; {lora['trained_parameters']:,} parameters are trained, {share:.1%} "
         "of the encoder's"
+    ]
+
+
+def describe_range(trainer: FocalCSETrainer, candidates: int) -> list[str]:
+    """Between which losses the run moves, where its objective says so: at a high temperature, a run that learns well
+    has a loss not far from that of an untrained encoder."""
+    if not trainer.logs_range:
+        return []
+    found = trainer.loss.bounds(candidates, trainer.encoder.get_embedding_dimension())
+    perfect, untrained, collapsed = (found[f"loss_if_{end}"] for end in ("perfect", "untrained", "collapsed"))
+    return [
+        f"Range of the loss: {perfect:.3f} of a perfect encoder, {untrained:.3f} of one that tells no sentences apart"
+        f", {collapsed:.3f} of one whose vectors are all alike"
     ]
 
 

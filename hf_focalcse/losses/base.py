@@ -170,12 +170,15 @@ class ContrastiveLoss(nn.Module):
 
     def diagnostics(self, pairs: Pairs) -> dict[str, float]:
         """What the log says of the pairs of a step, besides the loss; a loss adds what is its own."""
-        return describe_pairs(pairs, self.hard_margin) | self.bounds(len(pairs.candidates), pairs.anchors.shape[-1])
+        of_reference = {} if pairs.reference is None else describe_reference(pairs)
+        bounds = self.bounds(len(pairs.candidates), pairs.anchors.shape[-1])
+        return describe_pairs(pairs, self.hard_margin) | of_reference | bounds
 
     @torch.no_grad()
     def bounds(self, candidates: int, dimensions: int = 2, anchors: int = 1) -> dict[str, float]:
-        """The loss of N candidates if every cosine were 0 (nothing is learnt: ln N for InfoNCE) and if every cosine
-        were 1 (all vectors have collapsed into one); a frozen reference would find no two sentences alike.
+        """The loss of N candidates if every cosine were 0 (nothing is learnt: ln N for InfoNCE), if every cosine were
+        1 (all vectors have collapsed into one), and if it were 1 for the positives and 0 for all others (perfect); a
+        frozen reference would find no two sentences alike.
 
         Args:
             candidates: N.
@@ -188,7 +191,13 @@ class ContrastiveLoss(nn.Module):
             return self(Pairs(z1[:anchors], z2, torch.arange(anchors), reference=unlike, seed=0)).item()
 
         x, y = torch.eye(dimensions)[:2].unsqueeze(1).expand(2, candidates, dimensions)
-        return {"loss_if_untrained": value(x, y), "loss_if_collapsed": value(x, x)}
+        perfect = self.loss_if_perfect(x[:1], torch.cat([x[:1], y[1:]]))
+        return {"loss_if_untrained": value(x, y), "loss_if_collapsed": value(x, x), "loss_if_perfect": perfect}
+
+    def loss_if_perfect(self, anchor: Tensor, candidates: Tensor) -> float:
+        """Of one anchor (1, D), whose cosine is 1 with the first candidate and 0 with the others, (N, D)."""
+        unlike = torch.eye(1, len(candidates)) if self.needs_reference else None
+        return self(Pairs(anchor, candidates, torch.zeros(1, dtype=torch.long), reference=unlike, seed=0)).item()
 
     def cells(self, anchors: int, candidates: int, device: torch.device) -> int:
         """How many of the B x N cells the loss holds at a time, for the estimate of a step's memory."""
@@ -230,6 +239,16 @@ def describe_pairs(pairs: Pairs, m: float) -> dict[str, float]:
         "hard_negative_share": (hard.sum() / total).item(),
         "negatives_per_anchor_mean": counts.float().mean().item(),
     }
+
+
+@torch.no_grad()
+def describe_reference(pairs: Pairs) -> dict[str, float]:
+    """Mean and standard deviation of the cosines that the frozen reference has for the negatives."""
+    negative = pairs.negative_mask()
+    found = pairs.reference[..., negative].float() if pairs.reference is not None else negative.new_empty(0)
+    if found.numel() < 2:
+        return {}
+    return {"reference_cosine_mean": found.mean().item(), "reference_cosine_std": found.std().item()}
 
 
 Logits = Callable[[Tensor, Tensor], Tensor]  # cosines and the mask of the positives -> logits, cell by cell

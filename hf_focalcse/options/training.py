@@ -9,6 +9,8 @@ from .field import HARMLESS, PATH, Range, above, at_least, one_of, option, share
 
 TEXT, DEV = "training text", "dev set"  # the facts by which runs compare, whatever options named their files
 CONTENT: dict[str, Any] = {"told": True, "factor": False}  # of what names the training text: its sha256 is compared
+OF_DATA_SET = ("dataset_file", "dataset_config", "dataset_split", "dataset_revision")
+OF_FILE = ("text_column", "delimiter", "quotes", "encoding")
 SAMPLE: dict[str, Any] = {"together": (TEXT,), "factor": False}  # of what samples it
 
 
@@ -61,13 +63,11 @@ class Model:
         help="The text before every text, such as 'query: '; an empty one for none. Default: the prompt that the "
         "encoder's folder makes its default.",
         replaces=("prompt_name",),
-        resume=True,
     )
     prompt_name: str | None = option(
         None,
         help="The name of a prompt that the encoder's folder has, such as query.",
         replaces=("prompt",),
-        resume=True,
     )
     prompt_template: str | None = option(
         None,
@@ -75,7 +75,6 @@ class Model:
         '"{text}" means in one word:". A length counts the text alone. Default: the template that the encoder\'s '
         "folder records.",
         replaces=("prompt", "prompt_name"),
-        resume=True,
     )
     mlp_only_train: bool | None = option(
         None,
@@ -98,7 +97,6 @@ class Model:
         help="The number of rows whose activations are held in memory at a time. A small number saves memory and "
         "costs computing; the gradient is the same. Default: all rows.",
         range=at_least(1, "at least 1 (64 is usual)"),
-        resume=True,
     )
 
 
@@ -176,14 +174,12 @@ class Reference:
         factor=False,
         encoder=True,
         several=True,
-        resume=True,
     )
     reference_revision: str | list[str] | None = option(
         None,
         help="The branch, tag or commit of the reference's Hub id; of several references one for each.",
         factor=False,
         several=True,
-        resume=True,
     )
     reference_pooler: str | list[str] | None = option(
         None,
@@ -191,13 +187,11 @@ class Reference:
         "one that its folder records.",
         factor=False,
         several=True,
-        resume=True,
     )
     reference_weights: list[float] | None = option(
         None,
         help="How much the cosines of each of several references count, such as 1 2; they are divided by their sum. "
         "Default: all alike.",
-        resume=True,
     )
 
 
@@ -223,28 +217,54 @@ class Data:
 
     train_file: str | list[str] | None = option(
         None,
-        help="Files of sentences: .txt and .md (one on each line), .csv, .tsv, .jsonl, .parquet, each also as .gz; "
+        help="Files of sentences: .txt and .md (one on each line), .csv, .tsv, .jsonl, .json, .parquet, .xlsx, each "
+        "also as .gz; "
         "folders, which are read with all folders in them; or quoted patterns such as 'docs/**/*.md'.",
         role=PATH,
         place=True,
         several=True,
-        replaces=("dataset_name", "dataset_file", "dataset_split", "dataset_revision", "text_column"),
+        replaces=("dataset_name", *OF_DATA_SET, *OF_FILE),
         together=(TEXT,),
         **CONTENT,
     )
     dataset_name: str | None = option(
         None,
         help="A data set on the Hub to take the sentences from.",
-        replaces=("train_file", "dataset_file", "dataset_split", "dataset_revision", "text_column"),
+        replaces=("train_file", *OF_DATA_SET, *OF_FILE),
         together=(TEXT,),
         short=("dataset",),
         **CONTENT,
     )
     dataset_file: str | None = option(None, help="A file of that data set, for instance x.txt.", **CONTENT)
+    dataset_config: str | None = option(
+        None, help="The configuration of the data set, where it has several.", **CONTENT
+    )
     dataset_split: str = option("train", help="The split of the data set, unless --dataset_file is given.", **CONTENT)
     dataset_revision: str | None = option(None, help="The branch, tag or commit of the data set.", **CONTENT)
     text_column: str | None = option(
-        None, help="The column that holds the sentences, if there are several columns.", told=True
+        None,
+        help="The column that holds the sentences, if there are several columns; in nested JSON their place, as in "
+        "body.text.",
+        told=True,
+    )
+    delimiter: str | None = option(
+        None,
+        help="What lies between the columns of a text file: tab, comma, semicolon, pipe, or any one sign; none to "
+        "train "
+        "on whole lines. Default: a comma in .csv, a tab in .tsv, none in .txt.",
+        **CONTENT,
+    )
+    quotes: str | None = option(
+        None,
+        help="Whether cells may stand in double quotes (double), or quotes are a part of the text (none). Default: "
+        "double in .csv, none in .tsv.",
+        range=one_of("double", "none"),
+        **CONTENT,
+    )
+    encoding: str | None = option(
+        None,
+        help="The encoding of text files, such as cp1252 or utf-16. Default: UTF-8, or what a byte order mark says.",
+        **CONTENT,
     )
     max_seq_length: int = option(32, help="The number of tokens that are kept of a sentence in training.")
     max_train_samples: int | None = option(
@@ -313,7 +333,6 @@ class Distributed:
         help="Where the negatives of an anchor come from: the batches of all processes (global) or the batch of its "
         "own process (local).",
         range=one_of("global", "local"),
-        resume=True,
     )
     allow_resume_mismatch: bool = option(
         False,

@@ -14,22 +14,25 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..options.tables import defaults, resumed
+from ..options.tables import defaults, own_options
 from ..runs.atomic import equal_modes, write_json
 from ..runs.differing import differing
 
 MANIFEST = "checkpoint.json"
 STAGE = ".saving"  # what is being written lies here, and is moved when it is whole
 PATTERN = re.compile(r"checkpoint-(\d+)")
-RUN_FACTS = {  # besides the options whose role says so: what a resumed run must share with the uninterrupted one
+RUN_FACTS = {  # what a run is besides its options -> its name in messages
     "world_size": "number of processes",
     "engine": "engine",
+    "device": "device",
     "data": "training text (sha256)",
+    "dev": "dev set (sha256)",
+    "start": "weights that training starts from",
+    "tokenizer": "tokenizer",
+    "reference": "weights of the reference",
     "loss": "loss",
-    "pooler": "pooler",
     "objective": "objective",
-    "lora": "LoRA",
-    "base_weights": "the base encoder of LoRA (CRC-32 of its weights)",
+    "projection": "projection",
 }
 NOT_ROOM = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)  # a write failed, but not for room
 UNNAMED = {"objective": "Contrastive"}  # what a checkpoint means that was written before it was named
@@ -172,14 +175,26 @@ def find_checkpoint(output_dir: str | Path, asked: str) -> Checkpoint | None:
 
 
 def differences_of_run(checkpoint: Checkpoint, run: dict[str, Any]) -> list[str]:
-    """What differs between the run of a checkpoint and this one, in words. An option that is younger than the
-    checkpoint had its default."""
-    unknown = {"pooler": run.get("pooler")}  # a checkpoint of version 0.1 that has no config beside it
-    before = UNNAMED | unknown | {key: defaults()[key] for key in resumed() if key in defaults()} | checkpoint.run
-    names = {key: name for key, name in (RUN_FACTS | resumed()).items() if key in run}
-    found = differing(*({key: of.get(key) for key in names} for of in (before, run)))
-    found = {key: found[key] for key in names if key in found}  # the facts of the run before its options
-    return [f"{names[key]} was {there!r} and is {here!r}" for key, (there, here) in found.items()]
+    """What differs between the run of a checkpoint and this one, in words.
+
+    An option that is younger than the checkpoint had its default. Of a checkpoint of an older version, which does not
+    have its ``start``, only that is compared which it recorded.
+    """
+    before = UNNAMED | checkpoint.run
+    if "start" in checkpoint.run:
+        before = defaults() | before
+        names = [key for key in run if key in before or key in own_options()]
+    else:
+        names = [key for key in run if key in before or key == "pooler"]
+    found = differing(*({key: _plain(of.get(key)) for key in names} for of in (before, run)))
+    first = [key for key in RUN_FACTS if key in found]
+    return [f"{RUN_FACTS.get(key, f'--{key}')} was {found[key][0]!r} and is {found[key][1]!r}"
+            for key in [*first, *(key for key in found if key not in first)]]  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    """As a manifest holds it."""
+    return json.loads(json.dumps(value, default=str))
 
 
 def saving_failed(error: Exception, output_dir: str | Path) -> UserError:

@@ -14,6 +14,7 @@ from ..encoder.adapters import ADAPTER_FOLDER
 from ..encoder.loading import load_model
 from ..encoder.lora import describe_lora
 from ..encoder.saving import HEAD_FILE
+from ..errors import UserError
 from ..evaluation import differences, evaluate_sts
 from ..evaluation.identity import as_encoder, sizes_of_encoder
 from ..evaluation.verdict import kept, told
@@ -128,11 +129,15 @@ def finish_run(trainer: Any, folder: Path) -> RunRecord:
 
 def drop_scores_of_others(folder: Path, weights: str) -> Iterator[str]:
     """Remove scores of other weights, which an earlier part of the run has left; the note that says so."""
-    results = read_results(folder)
-    if results is not None and results.metadata["model"].get("weights_sha256") != weights:
+    try:
+        results = read_results(folder)
+        others = results is not None and results.metadata["model"].get("weights_sha256") != weights
+    except UserError:  # damaged
+        others = True
+    if others:
         for name in (RESULTS_FILE, PAIRS_FILE):
             (folder / name).unlink(missing_ok=True)
-        yield f"{RESULTS_FILE} held scores of other weights, which are replaced; evaluate the folder again"
+        yield f"{RESULTS_FILE} held scores of other weights, which are removed; evaluate the folder again"
 
 
 def judge(trainer: Any, folder: Path, weights: str) -> Results:

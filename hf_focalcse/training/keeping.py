@@ -17,7 +17,7 @@ from torch.serialization import register_package
 from transformers import TrainerState
 from transformers.utils import logging
 
-from ..compat import save_unpublished
+from ..compat import kept_out_of_files, loss_since_log, save_unpublished
 from ..encoder.adapters import ADAPTER_FOLDER, CONFIG_FILE
 from ..encoder.loading import load_model
 from ..encoder.lora import read_adapter_weights, write_adapter
@@ -68,6 +68,7 @@ class KeepingTrainer(RefusingTrainer):
     args: Any
     _staging = False
     resumed_from: Path | None = None  # the checkpoint that the run, or its newest part, started from
+    loss_before: Any = None  # the sum of losses since the last log line before that checkpoint, and that line's step
     seconds_before: float | None = 0.0  # of the run before the checkpoint that it was resumed from; None: not known
 
     @property
@@ -133,12 +134,18 @@ class KeepingTrainer(RefusingTrainer):
         self.state.best_model_checkpoint = (
             str(folder / name) if self.state.best_global_step == self.state.global_step else best_before
         )
+        total, since = loss_since_log(self)
+        total = self.accelerator.gather(total.reshape(1)).mean().item()
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             try:
                 (staged / "training_args.bin").unlink(missing_ok=True)  # a pickle; run.json says the same
                 self.state.save_to_json(str(staged / "trainer_state.json"))  # with the best one's final place
-                run = self.run_identity() | {"seconds": round(self.seconds, 1)}
+                run = self.run_identity() | {
+                    "seconds": round(self.seconds, 1),
+                    "alarms": self.alarms.kept(),
+                    "loss_since_log": [total, since],
+                }
                 checkpoints.publish(staged, folder / name, run, not self.args.save_only_model)
                 checkpoints.rotate(folder, self.args.save_total_limit, self.state.best_model_checkpoint)
             except OSError as error:
@@ -187,10 +194,12 @@ class KeepingTrainer(RefusingTrainer):
                 f"there is no checkpoint in {self.args.output_dir} yet: training starts from the beginning"
             )
             return None
+        self.alarms.restore(checkpoint.run.get("alarms", {}))
         for note in checkpoint.notes:
             self.alarms.add(note)
         self._require_same_run(checkpoint)
         self.seconds_before = checkpoint.run.get("seconds")
+        self.loss_before = checkpoint.run.get("loss_since_log")
         self.resumed_from = Path(checkpoint.path)
         logger.warning("resuming from %s", checkpoint.path)
         return str(checkpoint.path)
@@ -273,6 +282,23 @@ class KeepingTrainer(RefusingTrainer):
         """What the side files of a checkpoint must hold."""
         names = set(self.train_objective.kept())
         return names - {name for name, _ in self.train_objective.named_parameters()} if self._sharded else names
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Trainer's, which loads leniently: weights that are missing or too many are those of another encoder.
+
+        Raises:
+            UserError: there are such weights.
+        """
+        elsewhere = kept_out_of_files(self.encoder)  # in files of their own, or tied to others
+        apart = [key for key in load_result.missing_keys if key not in elsewhere and not key.startswith("objective.")]
+        for what, names in (("lacks", apart), ("has beside its own", list(load_result.unexpected_keys))):
+            if names:
+                raise UserError(
+                    f"the checkpoint that is loaded {what} {len(names)} weights of {type(self.encoder).__name__}, "
+                    f"such as {min(names)!r}: it is of another encoder or damaged; train with the encoder that it "
+                    "was made of, or start again with --overwrite_output_dir"
+                )
+        super()._issue_warnings_after_load(load_result)
 
     # ---- encoders whose projection lies in a side file; FSDP2 and ZeRO keep it with the rest
 

@@ -124,10 +124,16 @@ def test_diagnostics_by_loop():
 
 def test_reference_losses():
     assert build_loss("infonce").bounds(64) == pytest.approx(
-        {"loss_if_untrained": math.log(64), "loss_if_collapsed": math.log(64)}
+        {"loss_if_untrained": math.log(64), "loss_if_collapsed": math.log(64), "loss_if_perfect": 0}, abs=1e-6
     )
-    focal = build_loss("focal").bounds(64)
-    assert focal == pytest.approx({"loss_if_untrained": math.log(64), "loss_if_collapsed": 10.14}, abs=5e-3)
+    hot = build_loss("infonce", temperature=1.0).bounds(64)
+    assert hot["loss_if_perfect"] == pytest.approx(
+        math.log(1 + 63 / math.e)
+    )  # a run that learns looks as if it did not
+    for symmetric in (False, True):
+        focal = build_loss("focal", symmetric=symmetric).bounds(64)
+        expected = {"loss_if_untrained": math.log(64), "loss_if_collapsed": 10.14, "loss_if_perfect": 0}
+        assert focal == pytest.approx(expected, abs=5e-3)
 
 
 def test_each_log_line_carries_the_diagnostics(tmp_path):
@@ -142,7 +148,7 @@ def test_each_log_line_carries_the_diagnostics(tmp_path):
 
 def test_collapse_raises_the_alarm_once_it_lasts(tmp_path, caplog):
     trainer = make_trainer(tmp_path)
-    line = {"loss": 10.1, "negative_cosine_mean": 0.999, "loss_if_collapsed": 10.14}
+    line = {"loss": 9.1, "negative_cosine_mean": 0.999, "loss_if_collapsed": 10.14, "loss_if_untrained": 4.16}
     trainer.log(dict(line))
     assert trainer.alarms == []
     trainer.log(dict(line))
