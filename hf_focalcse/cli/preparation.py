@@ -32,7 +32,7 @@ from ..runs.folder import WEIGHTS_FILE
 from ..runs.record import RUN_FILE
 from ..runs.scores import RESULTS_FILE
 from ..training import checkpoints
-from ..training.baseline import other_pooling
+from ..training.baseline import departures
 from ..training.engines import whole_model
 from ..training.given import record_training
 
@@ -153,9 +153,10 @@ def reason_of_pooling(settings: Settings, model: Any) -> str:
 
 
 def decide_pooling(settings: Settings, model: Any) -> Settings:
-    """A note where the encoder is trained with another pooling than the one that it was published with."""
-    said = other_pooling(model)
-    return settings.noting(f"{said} ({reason_of_pooling(settings, model)})") if said else settings
+    """A note where the encoder is trained with another pooling or prompt than it was published with."""
+    for said in departures(model):
+        settings = settings.noting(said)
+    return settings
 
 
 def decide_reference(settings: Settings, loss: ContrastiveLoss) -> Settings:

@@ -14,6 +14,7 @@ from .auto import MODELS
 from .packaged import resolve_model
 from .poolers import POOLERS
 from .prompts import add_prompt, choose_prompt
+from .recorded import PLAIN
 from .sentence_files import weights_of
 from .source import Source
 from .spec import EncoderSpec, read_spec
@@ -72,7 +73,8 @@ def load_model(
     files = spec.files
     chosen = choose_prompt(files.prompts, files.default_prompt_name, prompt, prompt_name)
     files.prompts, files.default_prompt_name = add_prompt(files.prompts, chosen)
-    config.focal_cl = (record or {}) | spec.record() | {"pooler": pooler, "projection": projection}
+    kept = {key: value for key, value in (record or {}).items() if key not in PLAIN}  # whose values are in the spec
+    config.focal_cl = kept | spec.record() | {"pooler": pooler, "projection": projection}
     model, info = load_weights(source.base or source, config, path)
     projection_missing = check_weights(model, info, name)
     if adapter is not None:

@@ -23,7 +23,7 @@ ADDED_LATER = (  # fields that older files may lack
     *("publication", "step_memory", "dev_sets"),
     *("start", "differences", "start_differences"),
 )
-AS_PUBLISHED = "as published"  # the encoder before training, with the pooling that its checkpoint records
+AS_PUBLISHED = "as published"  # the encoder before training, with the pooling and prompt that its checkpoint records
 # A path that stands out from other text: it begins at the root, the home folder or a drive, or with dots.
 PATH = re.compile(r"""(?<![\w.:/~\\)\]-])(?:[A-Za-z]:|~\w*|\.{1,2})?(?:[/\\][^\s/\\'"`,;:()\[\]]+)+[/\\]?""")
 SECRET = re.compile(r"\bhf_[A-Za-z0-9]{6,}")
@@ -56,7 +56,7 @@ class RunRecord:
     dev_sets: dict[str, str] = field(default_factory=dict)  # dev set -> its sha256
     baseline: dict[str, float] = field(default_factory=dict)  # the dev scores before the first step
     baseline_of: str = ""  # "as published", or the pooling where nothing records one; see `baseline_name`
-    start: dict[str, float] = field(default_factory=dict)  # those with the run's pooling, where it is another
+    start: dict[str, float] = field(default_factory=dict)  # those as training starts, where it embeds otherwise
     final: dict[str, float] = field(default_factory=dict)  # the dev scores of what was saved
     differences: dict[str, dict[str, Any]] = field(default_factory=dict)  # score -> from baseline to final
     start_differences: dict[str, dict[str, Any]] = field(default_factory=dict)  # score -> from start to final
@@ -83,8 +83,11 @@ class RunRecord:
 
     @property
     def start_name(self) -> str:
-        """What the scores in ``start`` are of."""
-        return with_pooling(self.model.get("pooler", "unknown"))
+        """What the scores in ``start`` are of: the encoder with the run's pooling and, if that is not the one that it
+        was published with, its prompt."""
+        published = self.model.get("published") or {}
+        new = published.get("prompt") not in (None, self.model.get("prompt"))  # older records do not say
+        return f"with pooling {self.model.get('pooler', 'unknown')}{' and the new prompt' * new} before training"
 
     def save(self, folder: str | Path) -> Path:
         """Write run.json into ``folder``, whole or not at all."""
@@ -127,12 +130,6 @@ class RunRecord:
             raise UserError(f"there is no {path}; give the output folder of a training run") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{path} is not the record of a run ({error!r}); run the training again") from error
-
-
-def with_pooling(pooler: str) -> str:
-    """What the encoder is called that training starts from, where nothing records how it pools or another pooling was
-    asked for."""
-    return f"with pooling {pooler} before training"
 
 
 def without_paths(value: Any, local: Iterable[str] = ()) -> Any:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ..encoder.recorded import Pooling, pooled_as
 from ..evaluation.identity import as_embedded
-from ..runs.record import AS_PUBLISHED, with_pooling
+from ..runs.record import AS_PUBLISHED
 from ..runs.scores import Results
 
 
@@ -16,8 +16,8 @@ from ..runs.scores import Results
 class Before:
     """What the dev tasks gave before the first step.
 
-    published: with the pooling that the checkpoint records; None where it records none. start: with the pooling of the
-    run, without a projection that nothing has trained yet; None where that embeds as published.
+    published: with the pooling and the prompt that the checkpoint records; None where it records no pooling. start:
+    with those of the run, without a projection that nothing has trained yet; None where that embeds as published.
     """
 
     published: Results | None = None
@@ -28,9 +28,10 @@ class Before:
         """What the run is compared with: the encoder as published, else as training starts from it."""
         return self.published or self.start
 
-    def name(self, pooler: str) -> str:
-        """What `baseline` is of, for tables and sentences."""
-        return AS_PUBLISHED if self.published else with_pooling(pooler)
+    def name(self, start: str) -> str:
+        """What `baseline` is of, for tables and sentences; start: what the encoder is called that training starts
+        from."""
+        return AS_PUBLISHED if self.published else start
 
 
 def score_before(model: Any, score: Callable[[], Results]) -> Before:
@@ -49,7 +50,7 @@ def score_before(model: Any, score: Callable[[], Results]) -> Before:
 def start_pooling(model: Any) -> Pooling:
     """How the encoder embeds when training starts, without a projection that nothing has trained yet."""
     untrained = model.projection_use == "always" and model.projection_is_random
-    return Pooling(model.pooler_name, "training" if untrained else model.projection_use)
+    return Pooling(model.pooler_name, "training" if untrained else model.projection_use, prompt=model.prompt)
 
 
 def published_pooling(model: Any) -> Pooling | None:
@@ -61,17 +62,32 @@ def published_pooling(model: Any) -> Pooling | None:
 
 
 def embeds_alike(one: Pooling, other: Pooling) -> bool:
-    """Whether sentences get the same vectors; a projection that only training uses makes no difference."""
+    """Whether sentences get the same vectors."""
+    return pools_alike(one, other) and (one.prompt is None or one.prompt == other.prompt)
+
+
+def pools_alike(one: Pooling, other: Pooling) -> bool:
+    """Whether tokens are pooled alike; a projection that only training uses makes no difference."""
     return as_embedded(one.pooler, one.projection) == as_embedded(other.pooler, other.projection)
 
 
-def other_pooling(model: Any) -> str | None:
-    """One loud sentence where training does not start from the encoder as published."""
+def departures(model: Any) -> Iterator[str]:
+    """A loud sentence on each way in which training does not start from the encoder as published."""
     published, start = published_pooling(model), start_pooling(model)
-    if published is None or embeds_alike(published, start):
-        return None
-    return (
-        f"as published the encoder pools by {published.pooler} ({published.source}), but it is trained with pooler "
-        f"{start.pooler}: training starts from vectors for which the encoder was not made, and is compared with the "
-        "encoder as published; leave the pooler out to start from that"
-    )
+    if published is None:
+        return
+    if not pools_alike(published, start):
+        yield (
+            f"as published the encoder pools by {published.pooler} ({published.source}), but it is trained with "
+            f"pooler {start.pooler}: training starts from vectors for which the encoder was not made, and is compared "
+            "with the encoder as published; leave the pooler out to start from that"
+        )
+    if published.prompt is not None and published.prompt != start.prompt:
+        yield (
+            f"as published the encoder has {_said(published.prompt)} before a text, but it is trained with "
+            f"{_said(start.prompt)}, and is compared with the encoder as published"
+        )
+
+
+def _said(prompt: str | None) -> str:
+    return f"the prompt {prompt!r}" if prompt else "no prompt"

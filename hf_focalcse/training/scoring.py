@@ -17,7 +17,7 @@ from ..errors import UserError, suggest
 from ..evaluation import PairSet, Results, evaluate_sts
 from ..objectives.pairs import gather_rows
 from ..runs.scores import ScoreKey, headlines
-from .baseline import Before, other_pooling, score_before
+from .baseline import Before, departures, score_before
 from .callbacks import COST_LIMIT, DevCost, measure_pairs, measure_views
 from .memory import refusing_out_of_memory
 
@@ -83,12 +83,12 @@ class Scorer:
 
     def begin(self) -> None:
         """Before a run: score the encoder unless that was done, and where no command line has said that it is trained
-        with another pooling than the one that it was published with, say so."""
+        with another pooling or prompt than it was published with, say so."""
         if self.dev and self.before.baseline is None:
             self.score_baseline()
-        said = other_pooling(self.trainer.encoder) if self.trainer.record is None else None
-        if said and self.trainer.is_world_process_zero():
-            logger.warning("%s", said)
+        if self.trainer.record is None and self.trainer.is_world_process_zero():
+            for said in departures(self.trainer.encoder):
+                logger.warning("%s", said)
 
     def require_metric(self, names: Iterable[str]) -> None:
         """Raise UserError unless the score that is to choose the best checkpoint is one of ``names``."""
