@@ -11,6 +11,7 @@ _PUBLIC = {  # name -> module; loaded on first use, so that the command line ans
     "AutoModelForFocalCL": "encoder.auto",
     **{family.class_name: "encoder.auto" for family in FAMILIES},  # BertForFocalCL and so on
     "load_model": "encoder.loading",
+    "add_lora": "encoder.lora",
     "build_loss": "losses",
     "Pairs": "losses",
     "ContrastiveLoss": "losses",
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from .data.views import View, ViewCollator, Views
     from .encoder.auto import AutoModelForFocalCL
     from .encoder.loading import load_model
+    from .encoder.lora import add_lora
     from .errors import UserError
     from .evaluation import evaluate_sts, load_tasks, read_pairs
     from .losses import ContrastiveLoss, Pairs, build_loss

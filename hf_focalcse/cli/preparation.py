@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ from transformers import set_seed
 
 from .. import quickstart
 from ..data.sentences import Sentences, read_sentences, require
+from ..encoder.adapters import ADAPTER_FOLDER
 from ..encoder.augment import build_augmentations
-from ..encoder.head import HEAD_FILE
 from ..encoder.loading import load_model, require_exact
+from ..encoder.lora import add_lora
 from ..encoder.poolers import pooler_of
 from ..encoder.prompts import prompt_tokens
+from ..encoder.saving import HEAD_FILE
 from ..errors import UserError
 from ..evaluation import load_tasks, read_tasks
 from ..losses import ContrastiveLoss
@@ -68,6 +71,7 @@ def prepare_output(settings: Settings) -> Path:
         if left or RUN_FILE in there:  # no score of it may stand beside the next run's weights
             for name in WRITTEN:
                 (folder / name).unlink(missing_ok=True)
+            shutil.rmtree(folder / ADAPTER_FOLDER, ignore_errors=True)
     return folder
 
 
@@ -138,6 +142,9 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
     model.chunk_size = chosen.chunk_size
     model.augmentations = build_augmentations(settings.views.augmentation)
     record_training(model, loss, place.base, max_seq_length=settings.data.max_seq_length)
+    asked = settings.lora
+    if asked.lora:
+        add_lora(model, asked.lora_rank, asked.lora_alpha, asked.lora_dropout, asked.lora_target_modules)
     return model
 
 

@@ -202,6 +202,7 @@ def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunReco
         f", pooler {record.model['pooler']}, projection {record.model['projection']}",
         f"Pooling: {reason_of_pooling(settings, trainer.encoder)}",
         trainer.encoder.spec.describe(),
+        *describe_lora(record),
         f"Noise between the two views: {noise}; augmentation: {' | '.join(record.model['augmentation'])}",
         f"Loss: {trainer.loss}, equal texts masked: {trainer.objective.mask_duplicates}",
         *([f"Reference: {reference['name_or_path']} (frozen, pooler {reference['pooler']})"] if reference else []),
@@ -217,6 +218,19 @@ def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunReco
     for title, scores in ((record.baseline_name, record.baseline), (record.start_name, record.start)):
         lines += [f"{title[0].upper()}{title[1:]}: {name} {value:.2f}" for name, value in headlines(scores).items()]
     return "\n".join(lines)
+
+
+def describe_lora(record: RunRecord) -> list[str]:
+    """One line on the adapter that is trained, where one is."""
+    lora = record.model["lora"]
+    if lora is None:
+        return []
+    share = lora["trained_parameters"] / record.model["parameters"]
+    return [
+        f"LoRA: rank {lora['rank']}, alpha {lora['alpha']:g}, dropout {lora['dropout']:g} on "
+        f"{', '.join(lora['target_modules'])}; {lora['trained_parameters']:,} parameters are trained, {share:.1%} "
+        "of the encoder's"
+    ]
 
 
 def describe_end(record: RunRecord, folder: Path, noted: int = 0) -> str:

@@ -12,6 +12,8 @@ from ..errors import UserError
 from .source import Source
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER_FOLDER = "adapter"  # in the output folder of a training by LoRA, beside the merged encoder
+RECORD_FILE = "focal_cl.json"  # of an adapter trained here: what config.json of a whole encoder says under that key
 UNMERGED: dict[
     str, tuple[Any, ...]
 ] = {  # settings of peft under which W + scale B A is not what it computes -> the values that change nothing

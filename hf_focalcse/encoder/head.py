@@ -10,19 +10,15 @@ from __future__ import annotations
 
 import inspect
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PretrainedConfig
-from transformers.utils import logging
 
 from ..compat import (
     attention_name,
     draw_generic_weights,
-    find_file,
     is_rerun_in_backward,
     keep_out_of_files,
     set_attention,
@@ -37,18 +33,16 @@ from .hooks import only_tokens, zeroed
 from .packing import ATTENTION, Packed
 from .poolers import JOINED, pooler_of, resolve_pooler
 from .projection import Projection
-from .recorded import Pooling, take_recorded
+from .recorded import Pooling
+from .saving import SavingMixin
 from .tail import build_tail
 
-logger = logging.get_logger(__name__)
-HEAD_FILE = "focal_head.safetensors"
-SIDE_PARTS = ("mlp", "tail")  # what it holds, where an encoder has them
 PROJECTION_USES = ("training", "always", "none")
 NOTHING_DRAWN = Drawn()
 ROWS_PER_CHUNK = 64  # rows of similar length that go through the encoder together where no chunk size is given
 
 
-class FocalCLMixin(EncodingMixin):
+class FocalCLMixin(SavingMixin, EncodingMixin):
     """What every ``…ForFocalCL`` class shares. How it pools is recorded in ``config.focal_cl``:
 
     pooler: a row of `POOLERS`. projection: when the pooled vector passes the projection: "training" (it is trained
@@ -70,7 +64,7 @@ class FocalCLMixin(EncodingMixin):
             set_attention(config, ATTENTION)  # sdpa, except for packed sentences
         record = getattr(config, "focal_cl", None) or {}
         self.pooling_is_said = bool(record)
-        self.side_parts: set[str] = set()  # of SIDE_PARTS, those that a side file held
+        self.side_parts: set[str] = set()  # those that a side file held
         self.published: Pooling | None = None  # as the checkpoint records, whatever is chosen here
         self.projection_is_random = False  # whether its weights are those that it was drawn with
         self.chunk_size: int | None = None
@@ -340,50 +334,6 @@ class FocalCLMixin(EncodingMixin):
         paths = (path for path in self.family.embeddings if hasattr(self.encoder, path.partition(".")[0]))
         module: nn.Module = self._at(next(paths))
         return module
-
-    # ---- saving and loading
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
-        model = loaded[0] if isinstance(loaded, tuple) else loaded
-        hub = {key: kwargs[key] for key in ("revision", "cache_dir", "token", "subfolder") if key in kwargs}
-        if pretrained_model_name_or_path is not None:
-            model.load_head(pretrained_model_name_or_path, **hub)
-            take_recorded(model, str(pretrained_model_name_or_path), **hub)
-        model.set_pooling(model.pooler_name, model.projection_use)  # loading made the parameters anew
-        if not model.pooling_is_said:
-            logger.warning(
-                f"nothing in {pretrained_model_name_or_path} says how it pools: {model.pooler_name} is taken, "
-                f"projection use {model.projection_use!r}; set_pooling chooses another, load_model takes one"
-            )
-        return loaded
-
-    def load_head(self, folder: Any, **hub: Any) -> bool:
-        """Read the side file of a folder or a Hub repository: a projection that the encoder has no place for, and what
-        follows pooling. Returns whether such a projection was there; ``side_parts`` has the names of what was."""
-        parts = {name: part for name in SIDE_PARTS if (part := getattr(self, name, None)) and part.state_dict()}
-        path = find_file(str(folder), HEAD_FILE, **hub) if parts else None
-        state = {} if path is None else load_file(path)
-        for name, part in parts.items():
-            own = {k.removeprefix(f"{name}."): v for k, v in state.items() if k.startswith(f"{name}.")}
-            if own:
-                part.load_state_dict(own)
-                self.side_parts.add(name)
-        return "mlp" in self.side_parts
-
-    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """As in transformers; what the plain encoder has no place for goes into a side file: see `load_head`."""
-        # By default older transformers write the names of TensorFlow (LayerNorm.gamma, .beta), which Trainer, who
-        # reads checkpoints non-strictly, would pass over; so the model's own names are asked for.
-        kwargs.setdefault("save_original_format", False)
-        self.keep_record()
-        state = kwargs.get("state_dict") or self.state_dict()  # read first: super() takes the head out of it
-        start = tuple(f"{name}." for name in SIDE_PARTS if hasattr(self, name))
-        head = {k: v.detach().cpu().contiguous() for k, v in state.items() if k.startswith(start)}
-        super().save_pretrained(save_directory, *args, **kwargs)
-        if head and kwargs.get("is_main_process", True):
-            save_file(head, Path(save_directory) / HEAD_FILE, metadata={"format": "pt"})
 
 
 class SideHead(FocalCLMixin):

@@ -9,12 +9,14 @@ from typing import Any
 from transformers import AutoConfig, PretrainedConfig
 
 from ..errors import UserError, first_line
-from .adapters import CONFIG_FILE, merge_adapter, read_adapter
+from .adapters import CONFIG_FILE, RECORD_FILE, merge_adapter, read_adapter
 from .auto import MODELS
+from .lora import read_projection
 from .packaged import resolve_model
 from .poolers import POOLERS
 from .prompts import add_prompt, choose_prompt
 from .recorded import PLAIN
+from .saving import HEAD_FILE
 from .sentence_files import weights_of
 from .source import Source
 from .spec import EncoderSpec, read_spec
@@ -54,7 +56,7 @@ def load_model(
         source, adapter = find_source(place.path, place.revision)
         name = source.name_or_path
         config = None if source.find("config.json") is None else load_config(source)
-        record = getattr(config, "focal_cl", None)
+        record = getattr(config, "focal_cl", None) if adapter is None else record_of(source, config)
         spec = read_spec(source, record)
         path = spec.files.encoder_path
         if path or config is None:  # the encoder lies in a folder that modules.json names, or nowhere
@@ -79,6 +81,9 @@ def load_model(
     projection_missing = check_weights(model, info, name)
     if adapter is not None:
         merge_adapter(model, adapter, source)
+        if read_projection(model, source.find(HEAD_FILE)):
+            projection_missing = False
+            model.side_parts.add("mlp")
     model.tokenizer = load_tokenizer(source, path, files.lower_case, getattr(config, "pad_token_id", None))
     check_tokenizer(model, name)
     if files.limit is not None:
@@ -135,6 +140,15 @@ def find_source(name_or_path: str, revision: str | None) -> tuple[Source, Any]:
     if below is not None:
         raise UserError(f"{name_or_path!r} is an adapter of another adapter, {adapter.base!r}; merge that one first")
     return Source(source.name_or_path, base, hub), adapter
+
+
+def record_of(source: Source, config: Any) -> Any:
+    """``focal_cl`` of an adapter: of its own file; None where its files of sentence-transformers say how it embeds;
+    else what the config of its base says."""
+    own = Source(source.name_or_path, hub=source.hub)
+    if own.find(RECORD_FILE) is not None:
+        return own.read_mapping(RECORD_FILE)
+    return None if own.find("modules.json") is not None else getattr(config, "focal_cl", None)
 
 
 def require_folder(name_or_path: str) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from .field import HARMLESS, PATH, at_least, one_of, option, share
+from .field import HARMLESS, PATH, Range, above, at_least, one_of, option, share
 
 TEXT, DEV = "training text", "dev set"  # the facts by which runs compare, whatever options named their files
 CONTENT: dict[str, Any] = {"told": True, "factor": False}  # of what names the training text: its sha256 is compared
@@ -91,6 +91,37 @@ class Model:
         "costs computing; the gradient is the same. Default: all rows.",
         range=at_least(1, "at least 1 (64 is usual)"),
         resume=True,
+    )
+
+
+@dataclass(frozen=True)
+class LoRA:
+    """Training of a small adapter in place of the whole encoder."""
+
+    _argument_group_name = "LoRA"
+
+    lora: bool = option(
+        False,
+        help="Keep the encoder's weights and learn low-rank changes of its linear layers (needs peft). Checkpoints "
+        "hold these alone; the trained encoder has them merged. A learning rate about ten times that of full training "
+        "is usual.",
+        together=("lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules", "learning_rate"),
+    )
+    lora_rank: int = option(16, help="The rank of the changes.", range=at_least(1), together=("lora_alpha",))
+    lora_alpha: float | None = option(
+        None, help="The changes are multiplied by this over the rank. Default: twice the rank.", range=above(0)
+    )
+    lora_dropout: float = option(
+        0.05,
+        help="Dropout of what comes into the changes.",
+        range=Range(lambda value: 0 <= value < 1, "at least 0 and below 1"),
+        factor=False,
+    )
+    lora_target_modules: list[str] | None = option(
+        None,
+        help="The linear layers that are changed, by the ends of their names, such as query value. Default: "
+        "all-linear, all that the encoder's layers have.",
+        factor=False,
     )
 
 
@@ -296,4 +327,4 @@ class Publish:
         return {part.name: getattr(self, part.name) for part in fields(Publish)}
 
 
-GROUPS = (Job, Model, Loss, Reference, View, Data, Dev, Distributed, Publish)  # in the order of --help
+GROUPS = (Job, Model, LoRA, Loss, Reference, View, Data, Dev, Distributed, Publish)  # in the order of --help

@@ -13,7 +13,7 @@ from ..errors import UserError, suggest
 from ..options.field import check_ranges
 from ..options.foreign import FOREIGN
 from ..options.tables import option_of, ranges, replaces
-from ..options.training import GROUPS, Data, Dev, Distributed, Job, Loss, Model, Publish, Reference, View
+from ..options.training import GROUPS, Data, Dev, Distributed, Job, LoRA, Loss, Model, Publish, Reference, View
 from .legacy import METRIC_NAMES, translate
 from .losses import LossSetting, add_loss_settings, loss_settings
 from .parser import Parser, build
@@ -36,6 +36,7 @@ class Settings:
 
     job: Job
     model: Model
+    lora: LoRA
     loss: Loss
     reference: Reference
     views: View
@@ -53,7 +54,8 @@ class Settings:
 
     def own(self) -> dict[str, Any]:
         """The options of this package, by name; what is published is not among them."""
-        groups = (self.job, self.model, self.loss, self.reference, self.views, self.data, self.dev, self.distributed)
+        embedding = (self.job, self.model, self.lora, self.loss, self.reference)
+        groups = (*embedding, self.views, self.data, self.dev, self.distributed)
         return {name: value for group in groups for name, value in vars(group).items()}
 
     def noting(self, *notes: str, **changes: Any) -> Settings:
@@ -103,6 +105,7 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
     return Settings(
         job=build(Job, namespace),
         model=build(Model, namespace),
+        lora=build(LoRA, namespace),
         loss=build(Loss, namespace),
         reference=build(Reference, namespace),
         views=build(View, namespace),
@@ -176,6 +179,9 @@ def check_together(namespace: argparse.Namespace, explicit: set[str]) -> None:
         raise UserError(
             f"--mlp_only_train belongs to --pooler cls; pooler {namespace.pooler} has no projection; leave one out"
         )
+    for name in ("lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules"):
+        if name in explicit and not namespace.lora:
+            raise UserError(f"--{name} belongs to --lora, which is not given; add --lora, or leave --{name} out")
     for name in ("reference_pooler", "reference_revision"):
         if getattr(namespace, name) is not None and namespace.reference_model is None:
             raise UserError(f"--{name} belongs to --reference_model, which is not given; leave it out")

@@ -124,6 +124,7 @@ def training_table(record: RunRecord) -> str:
             f"step {record.best['step']}, by {record.best['metric']}" if record.best else "the last"
         ),
         "Recipe": escape_markdown(record.recipe or "none"),
+        **adapter_row(record),
         "Seed": str(record.seed),
         "Weights": f"sha256 `{model.get('weights_sha256', '')}`",
         "Time": f"{record.seconds:.0f} s in all" if record.seconds is not None else "not recorded",
@@ -134,6 +135,18 @@ def training_table(record: RunRecord) -> str:
         "Code": f"git commit `{record.git_commit}`" if record.git_commit else "an installed package, not a checkout",
     }
     return Table(["", ""], [[key, value] for key, value in rows.items()], align="ll").markdown(marked_up=True)
+
+
+def adapter_row(record: RunRecord) -> dict[str, str]:
+    """What was trained, where that is an adapter."""
+    lora = record.model.get("lora")
+    if not lora:
+        return {}
+    said = (
+        f"rank {lora['rank']}, alpha {lora['alpha']:g}, dropout {lora['dropout']:g}, on "
+        f"{', '.join(lora['target_modules'])}; {lora['trained_parameters']:,} trained parameters"
+    )
+    return {"LoRA": escape_markdown(said)}
 
 
 def repeat(record: RunRecord) -> str:

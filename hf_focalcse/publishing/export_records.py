@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..encoder.head import HEAD_FILE
+from ..encoder.saving import HEAD_FILE
 from ..errors import UserError
 from ..runs.atomic import write_text
 from ..runs.folder import WEIGHTS_FILE, read_results, same_weights, weights_sha256

@@ -9,8 +9,8 @@ from typing import Any
 from safetensors.torch import save_file
 
 from ..data.views import tokenize
-from ..encoder.head import HEAD_FILE
 from ..encoder.poolers import pooler_of
+from ..encoder.saving import HEAD_FILE
 from .parity import CHECKED, compare
 from .portable import make_portable
 from .sentence_files import write_sentence_transformers as write_sentence_transformers  # one of the formats

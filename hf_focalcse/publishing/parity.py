@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..encoder.head import HEAD_FILE
 from ..encoder.poolers import pooler_of
+from ..encoder.saving import HEAD_FILE
 from ..errors import UserError
 from .plain import plain_steps
 from .usage import EXAMPLES

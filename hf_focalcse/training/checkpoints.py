@@ -28,6 +28,8 @@ RUN_FACTS = {  # besides the options whose role says so: what a resumed run must
     "loss": "loss",
     "pooler": "pooler",
     "objective": "objective",
+    "lora": "LoRA",
+    "base_weights": "the base encoder of LoRA (CRC-32 of its weights)",
 }
 NOT_ROOM = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)  # a write failed, but not for room
 UNNAMED = {"objective": "Contrastive"}  # what a checkpoint means that was written before it was named

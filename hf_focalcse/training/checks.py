@@ -51,7 +51,8 @@ def check_model(model: Any, args: Any) -> None:
     """
     rates = model.dropout_rates()
     logger.info("dropout of the encoder: %s", ", ".join(f"{k}={v}" for k, v in rates.items()))
-    if not any(rates.values()) and not model.augmented:
+    noisy = model.lora is not None and model.lora.dropout > 0
+    if not any(rates.values()) and not model.augmented and not noisy:
         raise UserError(
             f"every dropout rate of this {model.config.model_type} encoder is 0 ({', '.join(rates)}), so both views "
             "of a sentence would be equal and nothing could be learnt; give --dropout 0.1, or an --augmentation "
@@ -74,6 +75,19 @@ def check_model(model: Any, args: Any) -> None:
         raise UserError(
             f"per_device_train_batch_size is {args.per_device_train_batch_size}; a sentence needs at least one other "
             "in its batch as a negative, so give 2 or more (64 is usual)"
+        )
+
+
+def check_lora(model: Any, engine: str) -> None:
+    """See that an encoder that is trained by LoRA runs in an engine that saves its adapter.
+
+    Raises:
+        UserError: the engine shards the model.
+    """
+    if model.lora is not None and engine not in ("one process", "DDP"):
+        raise UserError(
+            f"--lora does not go with {engine}, which shards the weights that LoRA keeps as they are; start the "
+            "processes without it (torchrun alone trains by DDP), or leave --lora out"
         )
 
 

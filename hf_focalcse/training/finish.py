@@ -10,8 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..encoder.head import HEAD_FILE
+from ..encoder.adapters import ADAPTER_FOLDER
+from ..encoder.adapters import WEIGHTS_FILE as ADAPTER_FILE
 from ..encoder.loading import load_model
+from ..encoder.lora import describe_lora
+from ..encoder.saving import HEAD_FILE
 from ..evaluation import differences, evaluate_sts
 from ..evaluation.identity import as_encoder
 from ..evaluation.verdict import kept, told
@@ -67,6 +70,7 @@ def make_record(trainer: Any) -> RunRecord:
             "spec": model.spec.to_dict() if model.spec is not None else None,
             "parameters": trainer.parameters_of_encoder(),
             "embedding_dimensions": model.get_embedding_dimension(),
+            "lora": describe_lora(model),
         },
         data={"max_seq_length": trainer.max_seq_length, "sha256": ""} | data,
         seed=trainer.args.seed,
@@ -90,6 +94,8 @@ def finish_run(trainer: Any, folder: Path) -> RunRecord:
     record = trainer.record or first_record(trainer)
     weights = file_sha256(folder / WEIGHTS_FILE)
     record.model |= {"weights_sha256": weights}
+    if record.model.get("lora"):
+        record.model["lora"] |= {"adapter_sha256": file_sha256(folder / ADAPTER_FOLDER / ADAPTER_FILE)}
     if record.model.get("reference"):
         record.model["reference"] |= trainer.reference_cost()
     results = judge(trainer, folder, weights) if trainer.dev else None

@@ -59,10 +59,14 @@ def require_ours(model: Any) -> Any:
     Raises:
         UserError: it is not an encoder of this package, or has adapters.
     """
-    if hasattr(model, "peft_config"):
+    by_others = getattr(model, "lora", None) is None and any(
+        hasattr(part, "lora_A") for part in getattr(model, "modules", tuple)()
+    )
+    if hasattr(model, "peft_config") or by_others:
         raise UserError(
             f"model is a {type(model).__name__} with adapters, which checkpoints and exports of this package would "
-            "not hold rightly; give the encoder of load_model itself, without get_peft_model or add_adapter"
+            "not hold rightly; give the encoder of load_model itself, without get_peft_model or add_adapter: "
+            "hf_focalcse.add_lora(load_model('…'), rank=16) trains it by LoRA"
         )
     if not isinstance(model, FocalCLMixin):
         kind = type(model).__name__

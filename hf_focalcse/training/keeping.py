@@ -14,7 +14,9 @@ from torch.serialization import register_package
 from transformers.utils import logging
 
 from ..compat import save_unpublished
+from ..encoder.adapters import ADAPTER_FOLDER, CONFIG_FILE
 from ..encoder.loading import load_model
+from ..encoder.lora import read_adapter_weights, write_adapter
 from ..errors import UserError
 from ..objectives import Objective
 from ..publishing.formats import write_sentence_transformers
@@ -76,10 +78,15 @@ class KeepingTrainer(RefusingTrainer):
     # ---- writing
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Trainer's, with the files that SentenceTransformer reads."""
-        super().save_model(output_dir, _internal_call=True)
-        if self.args.should_save:
-            write_modules(self.encoder, self.processing_class, Path(output_dir or str(self.args.output_dir)))
+        """Trainer's, with the files that SentenceTransformer reads. Of an encoder that is trained by LoRA a checkpoint
+        gets the adapter alone, and any other folder the merged encoder and the adapter in a folder of its own."""
+        folder = Path(output_dir or str(self.args.output_dir))
+        if self.encoder.lora is None or not self._staging:
+            super().save_model(output_dir, _internal_call=True)
+        if self.args.should_save and self.encoder.lora is not None:
+            write_adapter(self.encoder, folder if self._staging else folder / ADAPTER_FOLDER, self.processing_class)
+        if self.args.should_save and not (folder / CONFIG_FILE).is_file():
+            write_modules(self.encoder, self.processing_class, folder)
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
 
@@ -229,11 +236,19 @@ class KeepingTrainer(RefusingTrainer):
     # ---- encoders whose projection lies in a side file; FSDP2 and ZeRO keep it with the rest
 
     def _load_best_model(self) -> None:
+        if self.encoder.lora is not None:
+            read_adapter_weights(self.encoder, str(self.state.best_model_checkpoint))
+            return
         super()._load_best_model()
         if not self._sharded:
             self.encoder.load_head(self.state.best_model_checkpoint)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if self.encoder.lora is not None:
+            read_adapter_weights(self.encoder, resume_from_checkpoint)
+            return
+        if (Path(resume_from_checkpoint) / CONFIG_FILE).is_file():
+            raise UserError(f"checkpoint {resume_from_checkpoint} holds an adapter; resume it with --lora")
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         if not self._sharded:
             self.accelerator.unwrap_model(model or self.model).load_head(resume_from_checkpoint)

@@ -16,6 +16,7 @@ from transformers.trainer_utils import PredictionOutput, speed_metrics
 from ..compat import train_dataloader_by
 from ..data.given import texts_of
 from ..data.views import PADDING_ID, Views, as_collator, blank_row
+from ..encoder.lora import adapter_parameters
 from ..errors import UserError
 from ..losses import ContrastiveLoss
 from ..objectives import Objective
@@ -25,7 +26,7 @@ from . import checkpoints
 from .alarms import Alarms
 from .args import decide, take_arguments
 from .callbacks import Measuring, StartOfTraining, StopSignals
-from .checks import check_compiled, check_measuring, check_model, check_optimizers, choose_objective
+from .checks import check_compiled, check_lora, check_measuring, check_model, check_optimizers, choose_objective
 from .engines import check_engine, engine_of
 from .given import check_amount, choose_tasks, fingerprint, take_dev, take_sentences
 from .memory import StepMemory, estimate_step, refusing_out_of_memory, step_ran_out
@@ -133,6 +134,7 @@ class FocalCSETrainer(SearchingTrainer):
         self.pads = args.world_size > 1 and not args.dataloader_drop_last
         check_compiled(model, self.accelerator)
         check_engine(args, self.accelerator)
+        check_lora(model, engine_of(self.accelerator))
         self.stop_signals = StopSignals()
         self.add_callback(StartOfTraining(self))
         self.add_callback(self.stop_signals)
@@ -300,6 +302,8 @@ class FocalCSETrainer(SearchingTrainer):
             "data": fingerprint(self.train_dataset),
             **self.train_objective.identity(),
             "chunk_size": self.encoder.chunk_size,
+            "lora": None if self.encoder.lora is None else self.encoder.lora.settings(),
+            "base_weights": None if self.encoder.lora is None else self.encoder.lora.digest,
         }
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
@@ -345,6 +349,6 @@ class FocalCSETrainer(SearchingTrainer):
         return f"{said}; {kept[-1].name} is kept: add --resume_from_checkpoint last --allow_resume_mismatch"
 
     def parameters_of_encoder(self) -> int:
-        """Their number, without those of the objective, which is not published."""
-        total = sum(p.numel() for p in self.encoder.parameters())
+        """Their number, without those of the objective, which is not published, and of an adapter, which is merged."""
+        total = sum(p.numel() for p in self.encoder.parameters()) - adapter_parameters(self.encoder)
         return total - sum(p.numel() for p in self.train_objective.parameters()) * self.carried

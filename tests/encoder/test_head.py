@@ -11,9 +11,9 @@ from transformers import set_seed
 
 from hf_focalcse.data.views import tokenize
 from hf_focalcse.encoder.auto import MODELS, AutoModelForFocalCL
-from hf_focalcse.encoder.head import HEAD_FILE
 from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.encoder.poolers import POOLERS
+from hf_focalcse.encoder.saving import HEAD_FILE
 from hf_focalcse.losses import Pairs, build_loss
 
 FAMILIES = list(CONFIGS)

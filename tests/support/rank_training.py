@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny import SENTENCES
 
-from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss
+from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, add_lora, build_loss
 from hf_focalcse.encoder.augment import build_augmentations
 from hf_focalcse.encoder.loading import load_model
 
@@ -64,7 +64,7 @@ def shim_fsdp() -> None:
 
 
 def make_trainer(base, folder, engine="DDP", loss="focal", dropout=0.1, chunk=None, texts=TEXTS, dev=None,
-                 double=False, settings=None, augmentation=None, **arguments):  # fmt: skip
+                 double=False, settings=None, augmentation=None, lora=None, **arguments):  # fmt: skip
     torch.set_num_threads(1)
     defaults = {
         "max_steps": 1, "per_device_train_batch_size": 8, "logging_steps": 1, "use_cpu": True, "disable_tqdm": True,
@@ -82,6 +82,8 @@ def make_trainer(base, folder, engine="DDP", loss="focal", dropout=0.1, chunk=No
         model = load_model(base, "cls", dropout=dropout)
         frozen = {"reference": load_model(base, "mean")} if built.needs_reference else {}
     model = model.double() if double else model
+    if lora is not None:
+        add_lora(model, **lora)
     model.chunk_size = chunk
     if augmentation:
         model.augmentations = build_augmentations(augmentation)

@@ -93,7 +93,8 @@ def tiny_tokenizer(max_length: int = 64) -> PreTrainedTokenizerFast:
 def save_tiny(folder: Path, family: str = "bert", seed: int = 0, **config: float) -> Path:
     """A randomly initialised plain encoder with its tokenizer, as somebody else would have saved it."""
     set_seed(seed)
-    made = CONFIGS[family].__class__(**(CONFIGS[family].to_dict() | config))
+    plain = (CONFIGS | FURTHER)[family]
+    made = plain.__class__(**(plain.to_dict() | config))
     AutoModel.from_config(made).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
