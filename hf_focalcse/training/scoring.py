@@ -139,9 +139,13 @@ class Scorer:
         expected = cost.expected(step, every) if self._by_steps() else share
         if enough is not None and expected is not None and expected > COST_LIMIT and not self._warned:
             self._warned = True
+            short = enough > self.trainer.state.max_steps
             logger.warning(
-                "scoring the dev set takes %.1f s, %.0f %% of the run; --eval_steps %d would hold it at %.0f %%",
-                *(cost.last, 100 * expected, enough, 100 * COST_LIMIT),
+                "scoring the dev set takes %.1f s, %.0f %% of the run; %s",
+                *(cost.last, 100 * expected),
+                "the run is too short for less"
+                if short
+                else f"--eval_steps {enough} would hold it at {100 * COST_LIMIT:g} %",
             )
         return found | {f"{prefix}_share_of_run": round(share, 4)}
 

@@ -230,7 +230,8 @@ def test_a_resumed_run_claims_what_an_uninterrupted_one_does(tmp_path, dev):
 
     def trained(folder, resume=None, stop=None):
         model = load_model(base, "cls", dropout=0.1)
-        trainer = make_trainer(tmp_path / folder, dev=dev, model=model, learning_rate=1e-2)
+        settings = {"learning_rate": 1e-2, "load_best_model_at_end": False}  # the last weights, which all steps made
+        trainer = make_trainer(tmp_path / folder, dev=dev, model=model, **settings)
         if stop:
             trainer.add_callback(StopAt(stop))
         trainer.train(resume_from_checkpoint=resume)
@@ -366,9 +367,13 @@ def test_the_log_says_what_the_dev_set_costs(tmp_path, dev, monkeypatch, caplog)
     expected = {line["step"] for line in trainer.state.log_history if "eval_share_expected" in line}
     assert expected == {2, 3}  # known after two steps, until the first scoring
     said = [record.message for record in caplog.records if "scoring the dev set" in record.message]
-    assert len(said) == 1 and re.search(
-        r"takes \d+\.\d s, \d+ % of the run; --eval_steps \d+ would hold it at 5 %", said[0]
-    )
+    assert len(said) == 1  # 19 times as many steps as fit into 0.5 s are more than the run has
+    assert re.search(r"takes \d+\.\d s, \d+ % of the run; the run is too short for less", said[0])
+    monkeypatch.setattr(trainer.scorer.cost, "enough", lambda step: 7)
+    caplog.clear()
+    trainer.scorer._warned = False
+    trainer.scorer.spent("eval")
+    assert caplog.messages[0].endswith("% of the run; --eval_steps 7 would hold it at 5 %")
 
 
 def test_trains_without_labelled_data(tmp_path):
