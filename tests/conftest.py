@@ -1,15 +1,27 @@
 """Fixtures shared by all tests; thread counts are set before torch is imported."""
 
+import atexit
 import gc
 import os
+import shutil
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run in two processes
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or every process that a test starts compiles the package again
+sys.dont_write_bytecode = False
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read at import; clients of the fake Hub are processes of their own
 
 import pytest
+from warm import write_script
+
+if "FOCALCSE_TEST_PYTHON" not in os.environ:  # once for all processes of the tests
+    os.environ["FOCALCSE_TEST_PYTHON"] = sys.executable
+    os.environ["FOCALCSE_TEST_WARM"] = write_script(tempfile.mkdtemp(prefix="focalcse-tests-"))
+    atexit.register(shutil.rmtree, os.path.dirname(os.environ["FOCALCSE_TEST_WARM"]), ignore_errors=True)
 
 ROOT = Path(__file__).resolve().parent.parent
 # Modules whose tests share a server or a folder that takes long to make, and build on each other.
@@ -35,6 +47,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         asked = [item for item in items if not item.get_closest_marker("exhaustive")]
         config.hook.pytest_deselected(items=[item for item in items if item not in asked])
         items[:] = asked
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The process that runs tests; one that only hands them out starts the others by its interpreter."""
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        sys.executable = os.environ["FOCALCSE_TEST_WARM"]
 
 
 def pytest_collection_finish() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 from tiny import SENTENCES, WORDS, plain_load, record_mean, save_tiny
+from warm import COLD
 
 from hf_focalcse.cli import main as cli
 from hf_focalcse.encoder.loading import load_model
@@ -316,7 +317,7 @@ def test_a_mistake_ends_in_one_sentence(work, capsys, command, line, message):
 
 @pytest.mark.parametrize("argv", [["run_eval.py", "--poler", "cls"], ["-m", "hf_focalcse", "tabel"]])
 def test_the_exit_code_reaches_the_shell(argv):
-    end = subprocess.run([sys.executable, *argv], cwd=ROOT, capture_output=True, text=True)
+    end = subprocess.run([COLD, *argv], cwd=ROOT, capture_output=True, text=True)
     assert end.returncode == 2 and end.stdout == ""
     assert end.stderr.splitlines() == [line for line in end.stderr.splitlines() if line.startswith("error: ")]
 
@@ -332,7 +333,7 @@ def test_the_console_command(capsys):
 def test_help_needs_no_torch():
     """Of any command, so that it comes at once; the scripts are the commands of their name."""
     parser = "import sys, transformers.hf_argparser; print('torch' in sys.modules)"
-    if "True" in subprocess.run([sys.executable, "-c", parser], capture_output=True, text=True).stdout:
+    if "True" in subprocess.run([COLD, "-c", parser], capture_output=True, text=True).stdout:
         pytest.skip("this version of transformers imports torch with its argument parser")
     code = """import runpy, sys
 from hf_focalcse.cli.main import COMMANDS, run
@@ -345,7 +346,7 @@ for script in ("run_unsup.py", "run_eval.py"):
     help_of(lambda: runpy.run_path(script, run_name="__main__"))
 for command in COMMANDS:
     help_of(lambda: run(command, ["--help"]))"""
-    end = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    end = subprocess.run([COLD, "-c", code], cwd=ROOT, capture_output=True, text=True)
     said = end.stdout.splitlines()
     assert [line for line in said if line in ("True", "False")] == ["False"] * (2 + len(cli.COMMANDS)), end.stderr
     training, _, evaluation = end.stdout.partition("\nFalse\n")
@@ -588,7 +589,7 @@ def test_the_torture_file_trains(work, shared_data):
 def test_the_bare_command_trains_the_quickstart(tmp_path):
     """accelerate launch run_unsup.py --loss focal, with no network and an empty cache."""
     env = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "accelerate.commands.launch", str(ROOT / "run_unsup.py"), "--loss", "focal"]
+    command = [COLD, "-m", "accelerate.commands.launch", str(ROOT / "run_unsup.py"), "--loss", "focal"]
     end = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert end.returncode == 0, end.stderr
     folder = tmp_path / "runs/quickstart-focal-seed42"

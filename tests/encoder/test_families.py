@@ -4,13 +4,13 @@ import ast
 import copy
 import pickle
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
 from tiny import CONFIGS, FURTHER
+from warm import COLD
 
 import hf_focalcse
 from hf_focalcse.encoder import auto
@@ -92,5 +92,5 @@ def test_a_row_is_enough():
 
 def test_the_names_are_known_without_torch():
     code = "import sys, hf_focalcse; assert 'AlbertForFocalCL' in hf_focalcse.__all__; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent)
+    done = subprocess.run([COLD, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent)
     assert done.stdout.strip() == "False", done.stderr

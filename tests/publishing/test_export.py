@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tiny import CONFIGS, plain_load, save_tiny
+from warm import COLD
 
 from hf_focalcse.encoder.auto import AutoModelForFocalCL
 from hf_focalcse.encoder.loading import load_model
@@ -189,6 +190,7 @@ def test_a_check_that_had_this_package_at_hand_shows_nothing(tmp_path, monkeypat
     (tmp_path / "start/sitecustomize.py").write_text("import hf_focalcse\n")
     here = os.pathsep.join((str(tmp_path / "start"), str(Path(__file__).resolve().parents[2])))
     monkeypatch.setenv("PYTHONPATH", here)
+    monkeypatch.setattr(sys, "executable", COLD)  # only an interpreter that starts reads sitecustomize
     with pytest.raises(UserError, match="loaded hf_focalcse, so it does not show .*sitecustomize"):
         export_model(out, sentence_transformers=False)
     assert not (out / "hub").exists()

@@ -18,6 +18,7 @@ from huggingface_hub import ModelCard
 from patience import PATIENCE
 from tiny import SENTENCES, save_tiny
 from tiny_run import TOKEN
+from warm import COLD
 
 from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.evaluation import STS_TASKS, Results
@@ -211,7 +212,7 @@ def test_every_code_block_runs(desk, card):
     assert len(re.findall("```", card.text)) == 2 * 5  # the five below
     printed = []
     for block in blocks(card, "python"):
-        printed.append(desk.run(sys.executable, "-c", block, path="").strip())
+        printed.append(desk.run(COLD, "-c", block, path="").strip())
         assert printed[-1] == re.search(r"# (\S+)", block)[1]  # what the card says it prints
     assert len(printed) == 2 and printed[0] == printed[1]
     tei, repeat = blocks(card, "bash")
@@ -221,7 +222,7 @@ def test_every_code_block_runs(desk, card):
         port = free.getsockname()[1]
     router = desk.folder / "text-embeddings-router"  # the real server is no Python package
     router.write_text(
-        f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(ROOT / "tests/support/fake_tei.py"))} "$@"\n'
+        f'#!/bin/sh\nexec {shlex.quote(COLD)} {shlex.quote(str(ROOT / "tests/support/fake_tei.py"))} "$@"\n'
     )
     router.chmod(0o755)
     block = tei.replace("8080", str(port)) + "\nkill $!\n"

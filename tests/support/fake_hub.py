@@ -16,7 +16,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -28,6 +27,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import yaml
+from warm import COLD
 
 KINDS = {"models": "model", "datasets": "dataset", "spaces": "space"}
 LFS_SUFFIXES = (".safetensors", ".bin", ".pt", ".parquet", ".arrow", ".h5", ".onnx", ".gz")
@@ -614,7 +614,7 @@ class FakeHub:
         self.options = options
 
     def __enter__(self) -> FakeHub:
-        command = [sys.executable, __file__, *self.options]
+        command = [COLD, __file__, *self.options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
         self.url = self.process.stdout.readline().strip()
         if not self.url:

@@ -16,6 +16,7 @@ from accelerate.utils import DistributedType
 from patience import PATIENCE
 from rank_training import TEXTS, engine_arguments, make_trainer, needs_deepspeed, shim_fsdp
 from tiny import SENTENCES, save_tiny
+from warm import COLD
 
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss
 from hf_focalcse.cli import main as cli
@@ -45,8 +46,8 @@ LINE = (
 ).split()
 
 
-def launch(work, launcher, *flags, **env):
-    command = [sys.executable, "-m", *launcher, str(ROOT / "run_unsup.py"), *LINE, *flags]
+def launch(work, launcher, *flags, python=sys.executable, **env):
+    command = [python, "-m", *launcher, str(ROOT / "run_unsup.py"), *LINE, *flags]
     env = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **env}
     return subprocess.run(command, cwd=work, env=env, capture_output=True, text=True, timeout=PATIENCE)
 
@@ -63,7 +64,7 @@ def test_one_process_for_two_is_refused(work, by):
               "num_machines": 1, "use_cpu": True, "mixed_precision": "no"}  # fmt: skip
     (work / "multi_cpu.yaml").write_text(yaml.safe_dump(config))
     flags = {"flag": ["--cpu", "--num_processes", "2"], "config": ["--config_file", "multi_cpu.yaml"]}[by]
-    end = launch(work, [*ACCELERATE, *flags])
+    end = launch(work, [*ACCELERATE, *flags], python=COLD)  # the launcher is known as the process above
     assert end.returncode != 0
     said = [line for line in end.stderr.splitlines() if line.startswith("error: ")]
     assert len(said) == 1 and "asked for 2 processes and started one" in said[0]

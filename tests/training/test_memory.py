@@ -3,12 +3,12 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from tiny import SENTENCES, save_tiny
+from warm import COLD
 
 from benchmarks.memory import Ours, encoder
 from benchmarks.peaks import apart, peak_of
@@ -215,7 +215,7 @@ def test_a_step_that_runs_out_of_memory(tmp_path):
     jobs = [(flags.split(), limit) for flags, limit in jobs]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
     run = subprocess.run(
-        [sys.executable, "-c", LIMITED, json.dumps(jobs)],
+        [COLD, "-c", LIMITED, json.dumps(jobs)],
         capture_output=True,
         text=True,
         env=environment,
