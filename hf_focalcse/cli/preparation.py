@@ -26,9 +26,7 @@ from ..encoder.saving import HEAD_FILE
 from ..errors import UserError
 from ..evaluation import load_tasks, read_tasks
 from ..losses import ContrastiveLoss
-from ..objectives.reference import load_reference
 from ..options.field import listed
-from ..options.training import Reference
 from ..parsing.settings import Settings
 from ..runs.cosines import PAIRS_FILE
 from ..runs.folder import WEIGHTS_FILE
@@ -125,6 +123,7 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
             prompt=chosen.prompt,
             prompt_name=chosen.prompt_name,
             default_pooler=True,
+            prompt_template=chosen.prompt_template,
         )
     if chosen.mlp_only_train is not None:
         if not pooler_of(model.pooler_name).projection:
@@ -164,28 +163,6 @@ def decide_pooling(settings: Settings, model: Any) -> Settings:
     for said in departures(model):
         settings = settings.noting(said)
     return settings
-
-
-def decide_reference(settings: Settings, loss: ContrastiveLoss) -> Settings:
-    """The reference of a recipe is left out when the loss was changed to one that uses none."""
-    given = settings.reference.reference_model is not None
-    if not given or loss.needs_reference or "reference_model" in settings.explicit:
-        return settings
-    note = f"recipe {settings.recipe}: no reference is loaded, since the loss does not use one"
-    return settings.noting(note, reference=Reference())
-
-
-def prepare_reference(settings: Settings) -> Any:
-    """The frozen encoder that the loss compares with, or None where there is none.
-
-    Raises:
-        UserError: it cannot be loaded, or nothing says how it pools.
-    """
-    chosen = settings.reference
-    if chosen.reference_model is None:
-        return None
-    with whole_model():
-        return load_reference(chosen.reference_model, chosen.reference_pooler, chosen.reference_revision)
 
 
 def prepare_sentences(settings: Settings, model: Any) -> Sentences:

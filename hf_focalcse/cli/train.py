@@ -16,6 +16,7 @@ from ..data.sentences import Sentences
 from ..errors import UserError
 from ..evaluation.verdict import conclusions, judged_keys, score_table
 from ..losses import ContrastiveLoss, build_loss
+from ..options.field import listed
 from ..options.tables import recorded, resumed
 from ..parsing.settings import Settings
 from ..publishing.hub import Target
@@ -25,14 +26,13 @@ from ..runs.scores import headlines
 from ..training.engines import engine_of
 from ..training.finish import finish_run, first_record
 from ..training.trainer import FocalCSETrainer
+from .objective import decide_reference, describe_reference, prepare_objective
 from .preparation import (
     decide_pooling,
     decide_precision,
-    decide_reference,
     prepare_dev,
     prepare_model,
     prepare_output,
-    prepare_reference,
     prepare_sentences,
     reason_of_pooling,
 )
@@ -64,6 +64,9 @@ def run(settings: Settings) -> None:
             *(model.pooler_name, args.hub_model_id),
             sentence_transformers=wanted.sentence_transformers,
             onnx=wanted.onnx,
+            adapter_only=wanted.adapter_only,
+            lora=model.lora,
+            template=model.template,
             say=say,
         )
     sentences = prepare_sentences(settings, model)
@@ -102,15 +105,12 @@ def make_trainer(
         trainer = FocalCSETrainer(
             model=model,
             args=settings.training,
-            loss=loss,
+            objective=prepare_objective(settings, loss),
             train_dataset=sentences,
             dev=dev,
             max_seq_length=settings.data.max_seq_length,
-            mask_duplicates=settings.loss.mask_duplicates,
-            negatives=settings.distributed.negatives,
             allow_resume_mismatch=settings.distributed.allow_resume_mismatch,
             measure_steps=settings.dev.measure_steps,
-            reference=prepare_reference(settings),
         )
     except UserError:
         raise
@@ -155,7 +155,7 @@ def start_record(settings: Settings, trainer: FocalCSETrainer) -> RunRecord:
         | names
         | {
             "augmentation": settings.views.augmentation or ["dropout"],
-            "reference": describe_reference(settings, trainer),
+            "reference": describe_reference(settings, trainer.objective),
         },
         hardware=describe_hardware()
         | {"engine": engine_of(trainer.accelerator), "device": settings.training.device.type},
@@ -163,21 +163,6 @@ def start_record(settings: Settings, trainer: FocalCSETrainer) -> RunRecord:
         notes=[*settings.notes, *supervised],
         publication=inherited | {key: value for key, value in asked.items() if value},
     )
-
-
-def describe_reference(settings: Settings, trainer: FocalCSETrainer) -> dict[str, Any] | None:
-    """What run.json says of the frozen encoder; its cost is added at the end."""
-    frozen = trainer.objective.reference
-    if frozen is None:
-        return None
-    model = frozen.model
-    return {
-        "name_or_path": settings.reference.reference_model,
-        "revision": settings.reference.reference_revision,
-        "pooler": model.pooler_name,
-        "projection": model.projection_use,
-        "parameters": sum(p.numel() for p in model.parameters()),
-    }
 
 
 def settings_of_run(settings: Settings, args: Any) -> dict[str, Any]:
@@ -205,7 +190,11 @@ def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunReco
         *describe_lora(record),
         f"Noise between the two views: {noise}; augmentation: {' | '.join(record.model['augmentation'])}",
         f"Loss: {trainer.loss}, equal texts masked: {trainer.objective.mask_duplicates}",
-        *([f"Reference: {reference['name_or_path']} (frozen, pooler {reference['pooler']})"] if reference else []),
+        *(
+            [f"Reference: {_joined(reference['name_or_path'])} (frozen, pooler {_joined(reference['pooler'])})"]
+            if reference
+            else []
+        ),
         f"Engine: {record.hardware['engine']} on {args.device.type}; {trainer.describe_step()}",
         f"Batch: {args.train_batch_size} sentences x {args.world_size} process(es), {batch - 1} negatives per anchor"
         + (
@@ -248,6 +237,10 @@ def describe_end(record: RunRecord, folder: Path, noted: int = 0) -> str:
     lines += [f"ALARM: {alarm}" for alarm in record.alarms]
     lines.append(f"Evaluate it on the STS tasks: python run_eval.py --model_name_or_path {shlex.quote(str(folder))}")
     return "\n".join(lines)
+
+
+def _joined(names: Any) -> str:
+    return " and ".join(map(str, listed(names)))
 
 
 def _silence(*_: Any) -> None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from textwrap import fill
 from typing import Any
 
+from ..data.template import Template
 from .adapters import Adapter
 from .prompts import choose_prompt
 from .recorded import PLAIN, Pooling, read_record
@@ -54,11 +55,13 @@ class EncoderSpec:
         return {key: value for key, value in kept.items() if value != PLAIN[key]}
 
     def recorded(self) -> Pooling | None:
-        """The pooling of the folder with its default prompt; None where nothing says how it pools."""
+        """The pooling of the folder with its default prompt and its template; None where nothing says how it pools."""
         if self.files.pooler is None:
             return None
         prompt = choose_prompt(self.files.prompts, self.files.default_prompt_name)
-        return Pooling(self.files.pooler, self.projection or "none", self.pooling_source, prompt)
+        return Pooling(
+            self.files.pooler, self.projection or "none", self.pooling_source, prompt, self.files.template or ""
+        )
 
     def describe(self) -> str:
         """One paragraph for the reader of a terminal, in lines of at most 80 columns."""
@@ -73,7 +76,9 @@ class EncoderSpec:
         parts.append(f"vectors of {self.dimensions} dimensions{cut}, compared by {files.similarity}")
         lower = ", lower-cased" if files.lower_case else ""
         parts.append(f"reads {self.limit} of {self.positions} tokens with {self.tokenizer}{lower}")
-        parts.append(describe_prompts(files.prompts, files.default_prompt_name))
+        within = None if files.template is None else Template.of(files.template).text
+        prompts = describe_prompts(files.prompts, files.default_prompt_name)
+        parts.append(prompts if within is None else f"every text within the template {within!r}")
         if files.carried:
             parts.append(f"keeps {', '.join(sorted(files.carried))} of its files without using them")
         said = "; ".join(parts) + "." + "".join(f" {note[:1].upper()}{note[1:]}." for note in self.notes)

@@ -91,7 +91,8 @@ class Pairs:
         excludes nothing. The positive is never excluded.
     reference: (B, N), cosines of a frozen model, for the losses that ask for them.
     reference_anchors: (B, D'), the frozen model's vectors of the anchors.
-    batch_anchors: (N, D), the anchors of all processes, detached; None where ``anchors`` are all of them.
+    batch_anchors: (n, D), the anchors of all processes, whose positives are the first n candidates in order; None
+        where ``anchors`` are all of them.
     weight: of each anchor's row in the loss; None is 1/B, the mean. With W processes it is W over the anchors of all
         of them, so that averaging gradients over processes gives the gradient of the mean over all anchors.
     seed: what a loss draws at random it draws from this, equal in all processes and repeated when a run is resumed;
@@ -141,6 +142,7 @@ class ContrastiveLoss(nn.Module):
         False  # whether equal texts in a batch are excluded unless the user decides otherwise
     )
     needs_reference: bool = False  # whether `Pairs.reference` must be there
+    references: ClassVar[int] = 1  # how many frozen encoders it may come from, where it must
     hard_margin: float = HARD_MARGIN  # diagnostics count a negative as hard above 1 minus this
 
     def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
@@ -311,7 +313,8 @@ def positive_number(name: str, value: float) -> float:
 
 def missing_reference(loss: str) -> UserError:
     """The error of a loss that needs a frozen encoder and was given none."""
+    without = ", or use --loss dclr with --weighting self or none" if loss.startswith("dclr") else ""
     return UserError(
         f"loss {loss} compares with a frozen encoder and was given none: name one with --reference_model, for "
-        "instance princeton-nlp/unsup-simcse-bert-base-uncased, or use --loss dclr with --weighting self or none"
+        f"instance princeton-nlp/unsup-simcse-bert-base-uncased{without}"
     )

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..data.views import Views
 from ..losses.base import Pairs
-from .reference import FrozenReference, Stopwatch
+from .reference import References, Stopwatch
 
 Batch = Mapping[str, Any]
 
@@ -37,8 +37,8 @@ class Objective(nn.Module):
 
     #: Times the work that is done outside the trained model; the log and the card report it.
     side_time: Stopwatch | None = None
-    #: A frozen encoder that the objective compares with; it is held beside this module, not in it.
-    reference: FrozenReference | None = None
+    #: Frozen encoders that the objective compares with; they are held beside this module, not in it.
+    reference: References | None = None
     #: Whether equal texts in a batch are left out of each other's negatives.
     mask_duplicates: bool = False
     #: Whose candidates an anchor meets: those of all processes ("global"), or of its own ("local").

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,7 +13,7 @@ from ..losses import ContrastiveLoss, missing_reference
 from ..losses.base import Pairs
 from .base import Batch, Objective
 from .pairs import NEGATIVES, make_pairs
-from .reference import FrozenReference, Stopwatch
+from .reference import References, Stopwatch
 
 
 class Contrastive(Objective):
@@ -22,14 +22,15 @@ class Contrastive(Objective):
     Args:
         criterion: a loss of `build_loss`.
         mask_duplicates: equal texts in a batch are not used as negatives of each other; None leaves it to the loss.
-        reference: a frozen encoder of `load_model`, for the losses that compare with one. It is held beside this
-            module, not in it: no checkpoint, optimizer or engine sees it.
+        reference: a frozen encoder of `load_model`, for the losses that compare with one, or a list of several. They
+            are held beside this module, not in it: no checkpoint, optimizer or engine sees them.
+        reference_weights: of several; None weighs all alike, see `References`.
         negatives: "global", those of all processes, or "local".
         max_seq_length: tokens of a sentence that the reference reads.
 
     Raises:
-        UserError: the loss needs a reference and none is given, or one is given that the loss does not use; an unknown
-            value of ``negatives``.
+        UserError: the loss needs a reference and none is given, or more are given than the loss uses; an unknown value
+            of ``negatives``, or weights that do not belong to the references.
     """
 
     def __init__(
@@ -39,24 +40,36 @@ class Contrastive(Objective):
         reference: Any = None,
         negatives: str = "global",
         max_seq_length: int = 32,
+        reference_weights: Sequence[float] | None = None,
     ):
         super().__init__()
-        if criterion.needs_reference and reference is None:
+        references = list(reference) if isinstance(reference, (list, tuple)) else [reference] * (reference is not None)
+        if criterion.needs_reference and not references:
             raise missing_reference(criterion.name)
-        if reference is not None and not criterion.needs_reference:
+        if references and not criterion.needs_reference:
             raise UserError(f"loss {criterion} uses no reference model, but one is given; leave --reference_model out")
+        if len(references) > criterion.references:
+            raise UserError(
+                f"loss {criterion} compares with at most {criterion.references} reference model(s), but "
+                f"{len(references)} are given; leave out {len(references) - criterion.references} of --reference_model"
+            )
+        if reference_weights is not None and len(references) < 2:
+            raise UserError(
+                "--reference_weights weighs several reference models against each other; leave it out, or give two "
+                "to --reference_model"
+            )
         if negatives not in NEGATIVES:
             raise UserError(f"negatives is {negatives!r}; it must be one of {', '.join(NEGATIVES)}")
         self.criterion = criterion
         self.mask_duplicates = criterion.mask_duplicates if mask_duplicates is None else mask_duplicates
         self.negatives = negatives
-        self.reference = None if reference is None else FrozenReference(reference, max_seq_length)
-        self.side_time = None if reference is None else Stopwatch()
+        self.reference = References(references, max_seq_length, reference_weights) if references else None
+        self.side_time = Stopwatch() if references else None
         self._autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
         self._beside: Callable[[], Any] | None = None  # a parameter of the encoder
 
     def collate(self, collator: Callable[[list[Any]], dict[str, Tensor]]) -> Callable[[list[Any]], dict[str, Tensor]]:
-        """With the tokens of the reference's own tokenizer, where there is one."""
+        """With the tokens of each reference's own tokenizer, where there are any."""
         return collator if self.reference is None else self.reference.collate(collator)
 
     def attach(self, model: Any, autocast: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
@@ -75,7 +88,7 @@ class Contrastive(Objective):
         return self.criterion(pairs), pairs
 
     def _refer(self, batch: Batch) -> Tensor | None:
-        """Vectors of the frozen reference, (B, D'), on the device and in the precision of the encoder."""
+        """Vectors of the frozen references, (B, D'), on the device and in the precision of the encoder."""
         if self.reference is None or self.side_time is None:
             return None
         if self._beside is None:

@@ -63,7 +63,7 @@ def make_pairs(
         excluded=excluded,
         reference=None if reference is None else cosine(reference, gather_rows(reference, shared)),  # (B, N)
         reference_anchors=reference,
-        batch_anchors=None if len(shared) == 1 else gather_rows(embeddings[:, 0], shared),
+        batch_anchors=None if len(shared) == 1 else _GatherRows.apply(embeddings[:, 0], shared),
         weight=None if len(sizes) == 1 else len(sizes) / max(sum(sizes), 1),
         seed=seed,
     )

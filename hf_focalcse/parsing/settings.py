@@ -179,10 +179,10 @@ def check_together(namespace: argparse.Namespace, explicit: set[str]) -> None:
         raise UserError(
             f"--mlp_only_train belongs to --pooler cls; pooler {namespace.pooler} has no projection; leave one out"
         )
-    for name in ("lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules"):
+    for name in ("lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules", "adapter_only"):
         if name in explicit and not namespace.lora:
             raise UserError(f"--{name} belongs to --lora, which is not given; add --lora, or leave --{name} out")
-    for name in ("reference_pooler", "reference_revision"):
+    for name in ("reference_pooler", "reference_revision", "reference_weights"):
         if getattr(namespace, name) is not None and namespace.reference_model is None:
             raise UserError(f"--{name} belongs to --reference_model, which is not given; leave it out")
     if namespace.eval_strategy == "no" and explicit & {"eval_file", "sts_dir"}:

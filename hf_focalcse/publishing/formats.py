@@ -23,7 +23,7 @@ def write_encoder(model: Any, stage: Path) -> int:
 
     A projection goes into a file of its own where the encoder has no place for it.
     """
-    limit = int(model.max_length())
+    limit = int(model.reach())
     architectures = model.config.architectures
     model.encoder.save_pretrained(stage)
     model.config.architectures = architectures  # shared with the encoder, which wrote its own
@@ -66,7 +66,7 @@ def write_onnx(model: Any, stage: Path, limit: int) -> float:
 
     path = stage / ONNX_FILE
     path.parent.mkdir()
-    texts = [model.prompt + text for text in CHECKED]
+    texts, _ = model.as_read(CHECKED, model.prompt, model.max_length())
     tokens = tokenize(model.tokenizer, texts[:2], limit)
     inputs, outputs = ["input_ids", "attention_mask"], ["last_hidden_state", "sentence_embedding"]
     axes = {name: {0: "batch", 1: "length"} for name in [*inputs, outputs[0]]} | {outputs[1]: {0: "batch"}}

@@ -16,7 +16,7 @@ from ..runs.scores import Results
 class Before:
     """What the dev tasks gave before the first step.
 
-    published: with the pooling and the prompt that the checkpoint records; None where it records no pooling. start:
+    published: with the pooling and the prompt or template that the checkpoint records; None where it records no pooling. start:
     with those of the run, without a projection that nothing has trained yet; None where that embeds as published.
     """
 
@@ -50,7 +50,9 @@ def score_before(model: Any, score: Callable[[], Results]) -> Before:
 def start_pooling(model: Any) -> Pooling:
     """How the encoder embeds when training starts, without a projection that nothing has trained yet."""
     untrained = model.projection_use == "always" and model.projection_is_random
-    return Pooling(model.pooler_name, "training" if untrained else model.projection_use, prompt=model.prompt)
+    template = "" if model.template is None else model.template.name
+    use = "training" if untrained else model.projection_use
+    return Pooling(model.pooler_name, use, prompt=model.prompt, template=template)
 
 
 def published_pooling(model: Any) -> Pooling | None:
@@ -63,12 +65,18 @@ def published_pooling(model: Any) -> Pooling | None:
 
 def embeds_alike(one: Pooling, other: Pooling) -> bool:
     """Whether sentences get the same vectors."""
-    return pools_alike(one, other) and (one.prompt is None or one.prompt == other.prompt)
+    return pools_alike(one, other) and reads_alike(one, other)
 
 
 def pools_alike(one: Pooling, other: Pooling) -> bool:
     """Whether tokens are pooled alike; a projection that only training uses makes no difference."""
     return as_embedded(one.pooler, one.projection) == as_embedded(other.pooler, other.projection)
+
+
+def reads_alike(one: Pooling, other: Pooling) -> bool:
+    """Whether the same stands before and around every text; a record that does not say changes nothing."""
+    of = ((one.prompt, other.prompt), (one.template, other.template))
+    return all(a is None or a == b for a, b in of)
 
 
 def departures(model: Any) -> Iterator[str]:
@@ -82,12 +90,14 @@ def departures(model: Any) -> Iterator[str]:
             f"pooler {start.pooler}: training starts from vectors for which the encoder was not made, and is compared "
             "with the encoder as published; leave the pooler out to start from that"
         )
-    if published.prompt is not None and published.prompt != start.prompt:
+    if not reads_alike(published, start):
         yield (
-            f"as published the encoder has {_said(published.prompt)} before a text, but it is trained with "
-            f"{_said(start.prompt)}, and is compared with the encoder as published"
+            f"as published the encoder reads a text with {_said(published)}, but it is trained with {_said(start)}, and "
+            "is compared with the encoder as published"
         )
 
 
-def _said(prompt: str | None) -> str:
-    return f"the prompt {prompt!r}" if prompt else "no prompt"
+def _said(pooling: Pooling) -> str:
+    if pooling.template:
+        return f"the template {pooling.template!r}"
+    return f"the prompt {pooling.prompt!r}" if pooling.prompt else "no prompt"

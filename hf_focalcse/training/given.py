@@ -78,13 +78,16 @@ def require_ours(model: Any) -> Any:
 
 
 def take_reference(reference: Any) -> Any:
-    """The encoder to compare with: None, the one given, or that of a name or folder, which must say how it pools.
+    """The encoder to compare with: None, the one given, or that of a name or folder, which must say how it pools; or a
+    list of several.
 
     Raises:
         UserError: it cannot be loaded, nothing says how it pools, or it is a model that is not one of ours.
     """
     if reference is None:
         return None
+    if isinstance(reference, (list, tuple)):
+        return [take_reference(one) for one in reference]
     if not isinstance(reference, (str, Path)):
         return require_ours(reference)
     name = str(reference)

@@ -158,7 +158,7 @@ PARSER_MISTAKES = [  # what the parser decides, so no model, file or torch is ne
     ("eval", "tiny more", "'more' belongs to no flag"),
     ("eval", "--dataset x", "there is no flag --dataset; see eval --help"),
     ("train", f"{GOOD} --loss focl", "no loss 'focl', did you mean 'focal'"),
-    ("train", f"{GOOD} --loss infonce --m 0.3", "--m belongs to loss dclr, focal, not to infonce"),
+    ("train", f"{GOOD} --loss infonce --m 0.3", "--m belongs to loss dclr, focal, rankcse, not to infonce"),
     ("train", f"{GOOD} --do_mlm", "--do_mlm is not accepted: the masked-language-model auxiliary is not provided"),
     ("train", f"{GOOD} --label_smoothing_factor 0.1", "contrastive losses have no label smoothing"),
     ("train", f"{GOOD} --eval_strategy sometimes", "sometimes is not a valid IntervalStrategy"),
@@ -180,6 +180,11 @@ PARSER_MISTAKES = [  # what the parser decides, so no model, file or torch is ne
     ("train", f"{GOOD} --remove_unused_columns true", "the collator needs the text column"),
     ("train", f"{DEV} --eval_file graded.tsv --sts_dir sts", "--eval_file and --sts_dir are both given"),
     ("train", f"{DEV} --eval_file graded.tsv --greater_is_better false", "--greater_is_better belongs to --metric"),
+    ("train", f"{GOOD} --lora_rank 8", "--lora_rank belongs to --lora, which is not given; add --lora"),
+    ("train", f"{GOOD} --adapter_only", "--adapter_only belongs to --lora, which is not given"),
+    ("train", f"{GOOD} --lora --lora_rank 0", "--lora_rank is 0; it must be at least 1"),
+    ("train", f"{GOOD} --lora --lora_dropout 1", "--lora_dropout is 1.0; it must be at least 0 and below 1"),
+    ("train", f"{GOOD} --lora --lora_alpha 0", "--lora_alpha is 0.0; it must be above 0"),
     ("train", f"{GOOD} --reference_pooler mean", "--reference_pooler belongs to --reference_model"),
     ("train", f"{GOOD} --augmentation token_shufle", "no augmentation 'token_shufle', did you mean 'token_shuffle'"),
     ("train", f"{GOOD} --augmentation token_cutoff:2", "rate in 'token_cutoff:2' must be a number above 0"),
@@ -231,6 +236,9 @@ MISTAKES = [  # what the job decides once it sees files, models or devices
     ("train", f"{GOOD} --prompt_name query --prompt q", "are both given"),
     ("train", f"{GOOD} --prompt word --max_seq_length 3", "leaves nothing of a sentence"),
     ("train", f"{GOOD} --pooler mean+avg_top2", "'avg_top2' cannot be concatenated"),
+    ("train", f"{GOOD} --lora --lora_target_modules qury", "is called 'qury', did you mean 'query'"),
+    ("train", f"{GOOD} --lora --lora_target_modules embeddings", "called 'embeddings'; it has attention.output.dense"),
+    ("export", "tiny --adapter_only --no_sentence_transformers", "nothing in 'tiny' says how it pools"),
     ("eval", "--model_name_or_path tiny --pooler mean --eval_file graded.tsv --truncate_dim 99", "have 16 dimensions"),
     ("eval", "--model_name_or_path tiny --pooler mean --push_to_hub", "--push_to_hub needs --hub_model_id org/name"),
     ("export", "nowhere", "there is no folder nowhere"),
@@ -246,6 +254,14 @@ MISTAKES = [  # what the job decides once it sees files, models or devices
     ("train", f"{GOOD} --loss dclr --reference_model ./nowhere", "no model folder './nowhere'"),
     ("train", f"{GOOD} --loss dclr --weighting none --reference_model tiny --reference_pooler mean",
      "uses no reference model, but one is given"),
+    ("train", f"{GOOD} --loss dclr --reference_model tiny tiny --reference_pooler mean",
+     "compares with at most 1 reference model(s), but 2 are given; leave out 1 of --reference_model"),
+    ("train", f"{GOOD} --loss rankcse --reference_model tiny tiny --reference_pooler mean --reference_weights 1",
+     "reference_weights is 1; give a number above 0 for each of the 2 reference model(s)"),
+    ("train", f"{GOOD} --loss rankcse --reference_model tiny --reference_pooler mean --reference_weights 1",
+     "--reference_weights weighs several reference models against each other"),
+    ("train", f"{GOOD} --loss rankcse --reference_model tiny tiny --reference_pooler mean cls mean",
+     "--reference_pooler has 3 value(s) and --reference_model 2"),
     ("train", f"{GOOD} --loss dclr --weighting teacher", "weighting is 'teacher'; allowed: reference, self"),
     ("train", "--model_name_or_path tiny", "no training text: give --train_file FILE"),
     ("train", "--train_file text.txt", "--model_name_or_path is missing"),
@@ -378,7 +394,7 @@ def test_recipes_parse_and_flags_win(recipe, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     settings = parse(["--recipe", recipe, "--learning_rate", "9e-6"])
     assert settings.training.learning_rate == 9e-6
-    losses = {"simcse": "infonce", "dclr": "dclr"}
+    losses = {"simcse": "infonce", "dclr": "dclr", "rankcse": "rankcse"}
     assert settings.loss.loss == losses.get(recipe.partition("-")[0], "focal")
     header = (ROOT / "hf_focalcse/recipes" / f"{recipe}.yaml").read_text()
     assert "Hardware" in header.split("\nmodel_name_or_path")[0]
@@ -655,6 +671,28 @@ DCLR = (
     "--model_name_or_path tiny --train_file text.txt --eval_file graded.tsv --per_device_train_batch_size 8 "
     "--max_steps 2 --eval_steps 2 --logging_steps 1 --output_dir out --use_cpu --loss dclr"
 )
+
+
+def test_rankcse_trains_with_two_teachers_of_other_tokenizers(work, capsys):
+    save_tiny(work / "one", "mpnet", seed=3)
+    save_tiny(work / "two", "distilbert", seed=4)
+    ask = DCLR.replace("dclr", "rankcse").split()
+    ask += "--reference_model one two --reference_pooler mean cls_before_pooler --reference_weights 1 3".split()
+    run("train", *ask)
+    assert "Reference: one and two (frozen, pooler mean and cls_before_pooler)" in capsys.readouterr().out
+    record = RunRecord.load(work / "out")
+    reference = record.model["reference"]
+    assert reference["name_or_path"] == ["one", "two"] and reference["weights"] == [0.25, 0.75]
+    assert record.settings["reference_weights"] == [1.0, 3.0] and record.loss["ranking"] == "listmle"
+    assert all(line["listmle_term"] > 0 < line["consistency_term"] for line in record.log if "loss" in line)
+    card = (work / "out/README.md").read_text()
+    assert "2305.16726" in card and "liu2023rankcse" in card
+    assert {key.removeprefix("bert.") for key in load_file(work / "out/model.safetensors")} == set(
+        load_file(work / "tiny/model.safetensors")
+    )
+    with pytest.raises(SystemExit):
+        run("train", *ask[:-2], "3", "1", "--resume_from_checkpoint", "last")
+    assert "--reference_weights was [1.0, 3.0] and is [3.0, 1.0]" in capsys.readouterr().err
 
 
 def test_dclr_trains_with_a_reference_of_another_tokenizer_and_never_saves_it(work, capsys):

@@ -64,7 +64,7 @@ def losses(trainer):
 def test_a_reference_by_name_pools_as_its_folder_says_or_is_refused(base, arguments, tmp_path):
     loss = build_loss("dclr", phi=0.5)
     trainer = FocalCSETrainer(base, arguments(), loss, train_dataset=TEXT, reference=base)
-    assert trainer.objective.reference.model.pooler_name == "mean"
+    assert trainer.objective.reference.each[0].model.pooler_name == "mean"
     plain = str(save_tiny(tmp_path / "plain"))  # its [CLS] would go through a projection of random numbers
     with pytest.raises(
         UserError, match=r"reference: nothing in .* says how it pools; .*load_model\('.*', pooler='mean'\)"
@@ -72,7 +72,7 @@ def test_a_reference_by_name_pools_as_its_folder_says_or_is_refused(base, argume
         FocalCSETrainer(base, arguments(), loss, train_dataset=TEXT, reference=plain)
     asked = load_model(plain, pooler="mean")
     trainer = FocalCSETrainer(base, arguments(), loss, train_dataset=TEXT, reference=asked)
-    assert trainer.objective.reference.model is asked
+    assert trainer.objective.reference.each[0].model is asked
 
 
 def test_a_folder_a_name_and_sentences_are_enough(base, arguments):

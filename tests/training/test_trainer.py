@@ -208,7 +208,7 @@ def test_a_new_prompt_is_compared_with_the_encoder_as_published(tmp_path, dev, c
         assert (record.baseline_of, record.start) == ("as published", start)
         assert record.start_name == "with pooling mean and the new prompt before training"
         had = f"the prompt {prompt!r}" if prompt else "no prompt"
-        assert f"has the prompt 'two dogs ' before a text, but it is trained with {had}, and is" in caplog.text
+        assert f"reads a text with the prompt 'two dogs ', but it is trained with {had}, and is" in caplog.text
     caplog.clear()
     same = make_trainer(tmp_path, dev=dev, model=load_model(str(tmp_path / "published"), dropout=0.1))
     same.scorer.begin()
@@ -446,7 +446,7 @@ def test_reference_cosines_are_those_of_encode_whatever_the_training_mode(tmp_pa
     trainer.loss.forward = lambda pairs: seen.append(pairs) or pairs.anchors.sum()
     trainer.model.train()
     trainer.compute_loss(trainer.model, batch)
-    frozen = trainer.objective.reference.model
+    frozen = trainer.objective.reference.each[0].model
     assert not frozen.training and not any(p.requires_grad for p in frozen.parameters())
     vectors = frozen.encode(SENTENCES)  # its own tokenizer, mask and pooler; no dropout
     np.testing.assert_allclose(seen[0].reference, cosines(vectors, vectors), atol=1e-5)
@@ -454,13 +454,30 @@ def test_reference_cosines_are_those_of_encode_whatever_the_training_mode(tmp_pa
     assert not seen[0].reference.requires_grad
 
 
+def test_several_references_count_by_their_weights(tmp_path):
+    frozen = [load_model(str(save_tiny(tmp_path / f, f, seed=9)), p) for f, p in (("mpnet", "mean"), ("bert", "max"))]
+    trainer = make_trainer(tmp_path, loss=build_loss("rankcse"), reference=frozen)
+    assert trainer.objective.reference.weights == [0.5, 0.5]
+    trainer.objective.reference.weights[:] = [0.3, 0.7]
+    seen = []
+    trainer.loss.forward = lambda pairs: seen.append(pairs) or pairs.anchors.sum()
+    batch = trainer.data_collator([{"text": text} for text in SENTENCES])
+    calls = [model.encoder.register_forward_hook(lambda *_, of=seen: of.append("run")) for model in frozen]
+    trainer.compute_loss(trainer.model, batch)
+    for call in calls:
+        call.remove()
+    one, two = (cosines(vectors, vectors) for vectors in (model.encode(SENTENCES) for model in frozen))
+    assert seen[:2] == ["run", "run"] and "run" not in seen[2:]  # once for each reference, not for each view
+    np.testing.assert_allclose(seen[2].reference, 0.3 * np.array(one) + 0.7 * np.array(two), atol=1e-5)
+
+
 def test_reference_does_not_change_and_is_in_no_checkpoint(tmp_path):
     trainer = with_reference(tmp_path, save_strategy="steps", save_steps=2, learning_rate=0.01)
-    before = copy.deepcopy(trainer.objective.reference.model.state_dict())
+    before = copy.deepcopy(trainer.objective.reference.each[0].model.state_dict())
     trainer.train()
-    after = trainer.objective.reference.model.state_dict()
+    after = trainer.objective.reference.each[0].model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    frozen = {id(p) for p in trainer.objective.reference.model.parameters()}
+    frozen = {id(p) for p in trainer.objective.reference.each[0].model.parameters()}
     assert not frozen & {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
     from safetensors.torch import load_file
 
@@ -475,13 +492,13 @@ def test_reference_is_cast_with_the_model(tmp_path):
     trainer.model.to(torch.bfloat16)
     batch = trainer.data_collator([{"text": text} for text in SENTENCES])
     assert torch.isfinite(trainer.compute_loss(trainer.model, batch))
-    assert {p.dtype for p in trainer.objective.reference.model.parameters()} == {torch.bfloat16}
+    assert {p.dtype for p in trainer.objective.reference.each[0].model.parameters()} == {torch.bfloat16}
 
 
 def test_reference_computes_in_the_precision_of_the_training(tmp_path):
     trainer = with_reference(tmp_path, bf16=True, max_steps=2)
     seen = []
-    linear = next(m for m in trainer.objective.reference.model.modules() if isinstance(m, torch.nn.Linear))
+    linear = next(m for m in trainer.objective.reference.each[0].model.modules() if isinstance(m, torch.nn.Linear))
     linear.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
     trainer.train()
     assert seen == [torch.bfloat16] * 2
@@ -534,7 +551,7 @@ def test_dclr_chunked_follows_the_same_path(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["token_shuffle", "token_cutoff:0.3", "feature_cutoff:0.2", "span_cutoff:0.3"])
-@pytest.mark.parametrize("loss", ["infonce", "focal", "dclr", "dclr_released"])
+@pytest.mark.parametrize("loss", ["infonce", "focal", "dclr", "dclr_released", "rankcse"])
 def test_every_augmentation_trains_with_every_loss(tmp_path, text, loss):
     model = load_model(str(save_tiny(tmp_path / "base")), "cls", dropout=0.0)
     model.augmentations = build_augmentations([text, "dropout"])
