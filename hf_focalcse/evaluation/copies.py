@@ -115,8 +115,8 @@ def judge_by_copies(path: str | Path, task: str | None = None) -> CopySet:
     path = Path(path)
     kept = list(_once(line.split() for line in read_lines(path)))
     made = [tuple(" ".join(side) for of in (COPIES, PARTS) for side in of.make(words)) for words in kept]
-    counts = [Counter(side) for side in zip(*made, strict=True)]
-    made = [row for row in made if counts[1][row[1]] == 1 and counts[3][row[3]] == 1]  # the candidates
+    counts = Counter(row[3] for row in made)  # the other candidates are whole sentences, of which none is twice
+    made = [row for row in made if counts[row[3]] == 1]
     if len(made) < 2:
         raise UserError(
             f"{path} has {len(made)} different sentences of at least {FEWEST_WORDS} words, one a line; to judge an "

@@ -83,10 +83,11 @@ class RunRecord:
 
     @property
     def start_name(self) -> str:
-        """What the scores in ``start`` are of: the encoder with the run's pooling and, if that is not the one that it
-        was published with, its prompt."""
-        published = self.model.get("published") or {}
-        new = published.get("prompt") not in (None, self.model.get("prompt"))  # older records do not say
+        """What the scores in ``start`` are of: the encoder with the run's pooling and, if that is not what it was
+        published with, its prompt or template."""
+        published = self.model.get("published") or {}  # older records do not say prompt and template
+        now = {"prompt": self.model.get("prompt"), "template": self.model.get("prompt_template") or ""}
+        new = any(published.get(name) not in (None, value) for name, value in now.items())
         return f"with pooling {self.model.get('pooler', 'unknown')}{' and the new prompt' * new} before training"
 
     def save(self, folder: str | Path) -> Path:

@@ -16,8 +16,9 @@ from ..runs.scores import Results
 class Before:
     """What the dev tasks gave before the first step.
 
-    published: with the pooling and the prompt or template that the checkpoint records; None where it records no pooling. start:
-    with those of the run, without a projection that nothing has trained yet; None where that embeds as published.
+    published: with the pooling and the prompt or template that the checkpoint records; None where it records no
+    pooling. start: with those of the run, without a projection that nothing has trained yet; None where that embeds as
+    published.
     """
 
     published: Results | None = None
@@ -92,8 +93,8 @@ def departures(model: Any) -> Iterator[str]:
         )
     if not reads_alike(published, start):
         yield (
-            f"as published the encoder reads a text with {_said(published)}, but it is trained with {_said(start)}, and "
-            "is compared with the encoder as published"
+            f"as published the encoder reads a text with {_said(published)}, but it is trained with {_said(start)}, "
+            "and is compared with the encoder as published"
         )
 
 

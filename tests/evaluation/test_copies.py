@@ -52,6 +52,8 @@ def test_a_sentence_is_damaged_alike_in_every_file_and_short_or_repeated_ones_ar
     whole = dict(zip(made.copies.candidates, made.copies.queries, strict=True))
     found = dict(zip(other.copies.candidates, other.copies.queries, strict=True))
     assert found == {line: whole[line] for line in LINES if line != LINES[3]}
+    short = judge_by_copies(written(tmp_path, ["this one has five words", *LINES], "two.parts.txt"))
+    assert short.copies.candidates == ("this one has five words", *LINES) and short.key == "two/copies"
     with pytest.raises(UserError, match="has 1 different sentences of at least 5 words"):
         judge_by_copies(written(tmp_path, LINES[:1], "one.txt"))
 
@@ -118,6 +120,7 @@ def test_an_eval_file_may_be_text_a_folder_or_a_pattern(tmp_path):
     written(folder, LINES, "a.txt"), written(folder, LINES, "b.md")
     rows = [["question1", "question2", "is_duplicate"], ["a", "b", "1"], ["c", "d", "0"]]
     written(folder, ["\t".join(row) for row in rows], "c.tsv")
+    assert [task.key for task in read_tasks("quickstart")] == ["quickstart/copies", "quickstart_pairs/file"]
     assert [task.key for task in read_tasks(folder)] == ["a/copies", "b/copies", "c/file"]
     assert [task.key for task in read_tasks(f"{folder}/*.t*")] == ["a/copies", "c/file"]
     assert [task.key for task in read_tasks(folder / "b.md")] == ["b/copies"]

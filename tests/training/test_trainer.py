@@ -207,8 +207,15 @@ def test_a_new_prompt_is_compared_with_the_encoder_as_published(tmp_path, dev, c
         record = make_record(trainer)
         assert (record.baseline_of, record.start) == ("as published", start)
         assert record.start_name == "with pooling mean and the new prompt before training"
+        assert record.model["published"]["prompt"] == "two dogs "
         had = f"the prompt {prompt!r}" if prompt else "no prompt"
         assert f"reads a text with the prompt 'two dogs ', but it is trained with {had}, and is" in caplog.text
+    within = load_model(folder, dropout=0.1, prompt_template="a man {text}")  # which has no prompt
+    framed = make_trainer(tmp_path, dev=dev, model=within)
+    framed.scorer.begin()
+    assert framed.scorer.before.published.scores == scores[2] != framed.scorer.before.start.scores
+    assert within.template.name == "a man {text}" and "with the template 'a man {text}', and is" in caplog.text
+    assert make_record(framed).start_name == "with pooling mean and the new prompt before training"
     caplog.clear()
     same = make_trainer(tmp_path, dev=dev, model=load_model(str(tmp_path / "published"), dropout=0.1))
     same.scorer.begin()
