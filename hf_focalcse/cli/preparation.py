@@ -165,6 +165,17 @@ def decide_pooling(settings: Settings, model: Any) -> Settings:
     return settings
 
 
+def advise_rate(settings: Settings) -> Settings:
+    """A note where LoRA would be trained at the learning rate that is the default because full training takes it."""
+    if not settings.lora.lora or "learning_rate" in settings.given:
+        return settings
+    rate = settings.training.learning_rate
+    return settings.noting(
+        f"--learning_rate is {rate:g}, the default, which suits full training; LoRA usually takes ten times as much "
+        f"or more, such as --learning_rate {10 * rate:g}"
+    )
+
+
 def prepare_sentences(settings: Settings, model: Any) -> Sentences:
     """The training text, enough for one batch on every device."""
     data, args = settings.data, settings.training

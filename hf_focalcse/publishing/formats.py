@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from ..data.views import tokenize
 from ..encoder.poolers import pooler_of
-from ..encoder.saving import HEAD_FILE
+from ..encoder.saving import HEAD_FILE, check_written_config
 from .parity import CHECKED, compare
 from .portable import make_portable
 from .sentence_files import write_sentence_transformers as write_sentence_transformers  # one of the formats
@@ -26,6 +26,7 @@ def write_encoder(model: Any, stage: Path) -> int:
     limit = int(model.reach())
     architectures = model.config.architectures
     model.encoder.save_pretrained(stage)
+    check_written_config(model.encoder.config, stage)
     model.config.architectures = architectures  # shared with the encoder, which wrote its own
     tokenizer = model.tokenizer
     before, tokenizer.model_max_length = tokenizer.model_max_length, limit
