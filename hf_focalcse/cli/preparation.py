@@ -34,7 +34,7 @@ from ..runs.folder import WEIGHTS_FILE
 from ..runs.record import RUN_FILE
 from ..runs.scores import RESULTS_FILE
 from ..training import checkpoints
-from ..training.baseline import other_pooling
+from ..training.baseline import departures
 from ..training.engines import whole_model
 from ..training.given import record_training
 
@@ -174,11 +174,10 @@ def reason_of_pooling(settings: Settings, model: Any) -> str:
 
 
 def decide_pooling(settings: Settings, model: Any) -> Settings:
-    """Notes where the encoder is trained with another pooling than the one that it was published with, and where the
+    """Notes where the encoder is trained with another pooling or prompt than it was published with, and where the
     sizes that are trained are not those of the vectors that it embeds with."""
-    said = other_pooling(model)
-    if said:
-        settings = settings.noting(f"{said} ({reason_of_pooling(settings, model)})")
+    for said in departures(model):
+        settings = settings.noting(said)
     if settings.loss.matryoshka_dims and model.projection_use == "training":
         settings = settings.noting(
             "--matryoshka_dims cuts what the loss sees, a projection that no sentence is embedded with, so the first "

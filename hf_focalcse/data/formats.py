@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,13 @@ logger = logging.getLogger(__name__)
 ROWS = 8192  # of an Arrow table, read together
 
 
-def read_records(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_records(
+    path: Path, columns: Sequence[str], also: Mapping[str, Sequence[str]] | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """(place for messages, row) for each row of a table in any format; every row has ``columns``.
 
     Cells of .csv and .tsv are strings, those of other formats are what they are there. How the file was read is logged
-    where that is not plain.
+    where that is not plain. also: column -> what else it may be called; a row has it under its own name.
 
     Raises:
         UserError: the file cannot be read, a row is not whole, or a column is missing; with file and line.
@@ -33,14 +35,21 @@ def read_records(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict
     source = Input(str(path))
 
     def choose(found: list[str], where: str) -> Sequence[str]:
-        require_columns(columns, found, where)
+        require_columns(called(columns, found, also), found, where)
         return list(dict.fromkeys(found))
 
     for number, row in read_rows(source, *source.open(path, TABLES), choose):
         if row:
-            yield source.at(number), row
+            names = zip(columns, called(columns, list(row), also), strict=True)
+            yield source.at(number), row | {column: row[name] for column, name in names}
     for note in source.notes:
         logger.warning("%s", note)
+
+
+def called(columns: Sequence[str], found: Sequence[str], also: Mapping[str, Sequence[str]] | None) -> list[str]:
+    """What each of ``columns`` is called among ``found``: as it is, else by the first of its other names there."""
+    others = also or {}
+    return [next((n for n in (name, *others.get(name, ())) if n in found), name) for name in columns]
 
 
 def require_columns(needed: Sequence[str], columns: list[str], where: str) -> None:

@@ -19,6 +19,7 @@ from .packaged import resolve_model
 from .parts import fill
 from .poolers import POOLERS
 from .prompts import add_prompt, choose_prompt
+from .recorded import PLAIN
 from .saving import HEAD_FILE
 from .sentence_files import weights_of
 from .source import Source
@@ -85,7 +86,8 @@ def load_model(
             f"the prompt {chosen!r} and the template {files.template!r} would both stand before a text; give "
             "--prompt '' or --prompt_template '' for none"
         )
-    config.focal_cl = (record or {}) | spec.record() | {"pooler": pooler, "projection": projection}
+    kept = {key: value for key, value in (record or {}).items() if key not in PLAIN}  # whose values are in the spec
+    config.focal_cl = kept | spec.record() | {"pooler": pooler, "projection": projection}
     model, info = load_weights(source.base or source, config, path)
     projection_missing = check_weights(model, info, name)
     if adapter is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..data.template import Template
 from .adapters import Adapter
+from .prompts import choose_prompt
 from .recorded import PLAIN, Pooling, read_record
 from .sentence_files import SentenceFiles, read_sentence_files
 from .source import Source
@@ -54,10 +55,13 @@ class EncoderSpec:
         return {key: value for key, value in kept.items() if value != PLAIN[key]}
 
     def recorded(self) -> Pooling | None:
-        """The pooling of the folder; None where nothing says it."""
+        """The pooling of the folder with its default prompt and its template; None where nothing says how it pools."""
         if self.files.pooler is None:
             return None
-        return Pooling(self.files.pooler, self.projection or "none", self.pooling_source)
+        prompt = choose_prompt(self.files.prompts, self.files.default_prompt_name)
+        return Pooling(
+            self.files.pooler, self.projection or "none", self.pooling_source, prompt, self.files.template or ""
+        )
 
     def describe(self) -> str:
         """One paragraph for the reader of a terminal, in lines of at most 80 columns."""

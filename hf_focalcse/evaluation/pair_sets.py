@@ -22,6 +22,12 @@ from .metrics import alignment, average_precision, cosine, uniformity
 from .protocol import Scored, Vectors, fingerprints, require_spread
 
 RANDOM_PAIRS = 20_000
+COLUMNS = ("sentence1", "sentence2", "score")  # of labelled pairs
+OTHER_NAMES = {  # what data sets of pairs call them
+    "sentence1": ("question1", "text1", "sentence_A"),
+    "sentence2": ("question2", "text2", "sentence_B"),
+    "score": ("label", "is_duplicate", "similarity_score", "relatedness_score", "similarity"),
+}
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
 BINS = np.linspace(-1, 1, 41)
 REVERSED = -30.0  # Spearman below which the scores are more likely distances
@@ -158,11 +164,14 @@ def pair_of(where: str, row: dict[str, Any]) -> Pair:
 def read_pairs(path: str | Path) -> PairSet:
     """The pairs of a user's file: .csv, .tsv (without quoting), .jsonl or .parquet, each also with .gz.
 
-    It has the columns sentence1, sentence2 and score. A column subset, if there is one, makes scores of each subset.
-    The key of the set is ``<file name>/file``.
+    It has the columns sentence1, sentence2 and score, or those of `OTHER_NAMES`. A column subset, if there is one,
+    makes scores of each subset. The key of the set is ``<file name>/file``.
+
+    Raises:
+        UserError: the file cannot be read, or lacks a column; with file and line.
     """
     path = Path(path)
-    rows = read_records(path, ("sentence1", "sentence2", "score"))
+    rows = read_records(path, COLUMNS, OTHER_NAMES)
     return PairSet(path.name.split(".")[0], "file", tuple(pair_of(*row) for row in rows), source=str(path))
 
 

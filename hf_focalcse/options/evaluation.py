@@ -79,7 +79,8 @@ class Evaluation:
     )
     eval_file: str | None = option(
         None,
-        help="Labelled pairs (columns sentence1, sentence2, score) to score instead.",
+        help="Score on this instead: labelled pairs (a table with columns sentence1, sentence2, score), or text, one "
+        "sentence a line, that judges without labels; a file, a folder or a quoted pattern.",
         role=PATH,
         replaces=("sts_dir", "tasks", "splits"),
         grid=True,

@@ -297,7 +297,8 @@ class Dev:
 
     eval_file: str | None = option(
         None,
-        help="Labelled pairs (columns sentence1, sentence2, score) to use in place of the dev set of STS-B.",
+        help="Labelled pairs (a table with columns sentence1, sentence2, score), or text, one sentence a line, that "
+        "judges without labels, in place of the dev set of STS-B: a file, a folder or a quoted pattern.",
         role=PATH,
         replaces=("sts_dir",),
         told=True,

@@ -32,7 +32,7 @@ KINDS: dict[str, Any] = {  # field -> what it holds
     **{"log": ROWS, "seed": int, "world_size": int, "seconds": float | int | None, "best": dict | None},
     **{"recipe": str | None, "git_commit": str | None, "started": str, "baseline_of": str},
 }
-AS_PUBLISHED = "as published"  # the encoder before training, with the pooling that its checkpoint records
+AS_PUBLISHED = "as published"  # the encoder before training, with the pooling and prompt that its checkpoint records
 # A path that stands out from other text: it begins at the root, the home folder or a drive, or with dots.
 PATH = re.compile(r"""(?<![\w.:/~\\)\]-])(?:[A-Za-z]:|~\w*|\.{1,2})?(?:[/\\][^\s/\\'"`,;:()\[\]]+)+[/\\]?""")
 PROMPTS = ("prompt", "prompts")  # keys of texts that stay as they are, slashes too
@@ -66,7 +66,7 @@ class RunRecord:
     dev_sets: dict[str, str] = field(default_factory=dict)  # dev set -> its sha256
     baseline: dict[str, float] = field(default_factory=dict)  # the dev scores before the first step
     baseline_of: str = ""  # "as published", or the pooling where nothing records one; see `baseline_name`
-    start: dict[str, float] = field(default_factory=dict)  # those with the run's pooling, where it is another
+    start: dict[str, float] = field(default_factory=dict)  # those as training starts, where it embeds otherwise
     final: dict[str, float] = field(default_factory=dict)  # the dev scores of what was saved
     differences: dict[str, dict[str, Any]] = field(default_factory=dict)  # score -> from baseline to final
     start_differences: dict[str, dict[str, Any]] = field(default_factory=dict)  # score -> from start to final
@@ -93,8 +93,12 @@ class RunRecord:
 
     @property
     def start_name(self) -> str:
-        """What the scores in ``start`` are of."""
-        return with_pooling(self.model.get("pooler", "unknown"))
+        """What the scores in ``start`` are of: the encoder with the run's pooling and, if that is not what it was
+        published with, its prompt or template."""
+        published = self.model.get("published") or {}  # older records do not say prompt and template
+        now = {"prompt": self.model.get("prompt"), "template": self.model.get("prompt_template") or ""}
+        new = any(published.get(name) not in (None, value) for name, value in now.items())
+        return f"with pooling {self.model.get('pooler', 'unknown')}{' and the new prompt' * new} before training"
 
     def save(self, folder: str | Path) -> Path:
         """Write run.json into ``folder``, whole or not at all, without tokens."""
@@ -154,12 +158,6 @@ def _is(value: Any, kind: Any) -> bool:
     if kind == NUMBERS:
         return isinstance(value, dict) and all(isinstance(one, int | float) for one in value.values())
     return isinstance(value, kind)
-
-
-def with_pooling(pooler: str) -> str:
-    """What the encoder is called that training starts from, where nothing records how it pools or another pooling was
-    asked for."""
-    return f"with pooling {pooler} before training"
 
 
 def without_secrets(value: Any) -> Any:

@@ -101,6 +101,11 @@ class ScoreKey:
         return {"spearman": "Spearman", "mrr": "MRR"}.get(self.metric, "MAP" if self.is_ranking else self.metric)
 
     @property
+    def aside(self) -> str:
+        """`` (MRR)`` behind the name of a set; empty for Spearman, the usual one."""
+        return "" if self.metric == "spearman" else f" ({self.title})"
+
+    @property
     def is_average(self) -> bool:
         return self.task == "average"
 
@@ -173,6 +178,11 @@ def headlines(scores: Mapping[str, float]) -> dict[str, float]:
 def is_headline(key: str) -> bool:
     """Whether ``key`` is that of a headline score; False also for text that is no key, such as ``loss``."""
     return key.count("/") >= 2 and ScoreKey.parse(key).is_headline
+
+
+def measures(keys: Iterable[str]) -> str:
+    """``Spearman``, or ``Spearman or MRR``: what the scores of these keys are."""
+    return " or ".join(dict.fromkeys(ScoreKey.parse(key).title for key in keys))
 
 
 def averages(scores: Mapping[str, float], data: Mapping[str, Any]) -> dict[str, float]:

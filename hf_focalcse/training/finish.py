@@ -49,7 +49,7 @@ def make_record(trainer: Any) -> RunRecord:
     if state.best_metric is not None and trainer.args.load_best_model_at_end:
         step, metric = state.best_global_step, trainer.args.metric_for_best_model
         best = {"step": step, "metric": metric, "value": state.best_metric}
-    return RunRecord(
+    record = RunRecord(
         command=[],
         recipe=None,
         settings={key: value for key, value in trainer.args.to_dict().items() if "token" not in key},
@@ -78,11 +78,12 @@ def make_record(trainer: Any) -> RunRecord:
         world_size=trainer.args.world_size,
         log=state.log_history,
         baseline=trainer.baseline,
-        baseline_of=before.name(model.pooler_name) if before.baseline else "",
         start=before.start.scores if before.published and before.start else {},
         best=best,
         alarms=list(trainer.alarms),
     )
+    record.baseline_of = before.name(record.start_name) if before.baseline else ""
+    return record
 
 
 def finish_run(trainer: Any, folder: Path) -> RunRecord:
