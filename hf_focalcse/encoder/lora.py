@@ -117,8 +117,8 @@ def add_lora(
     from peft import LoraConfig, inject_adapter_in_model
 
     digest = digest_of(model)
-    config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=list(targets))
-    inject_adapter_in_model(config, model.encoder, ADAPTER)
+    settings: dict[str, Any] = {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout}
+    inject_adapter_in_model(LoraConfig(**settings, target_modules=list(targets)), model.encoder, ADAPTER)
     model.tail.requires_grad_(False)
     model.set_pooling(model.pooler_name, model.projection_use)  # its parameters are trained, or not, as before
     use_fast_dropout(model.encoder)
