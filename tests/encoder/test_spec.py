@@ -139,7 +139,8 @@ def test_modules_of_other_packages_are_refused(tmp_path):
     ("change", "said"),
     [
         ({"peft_type": "IA3"}, "is a IA3 adapter of .*; only LoRA can be merged here"),
-        ({"use_dora": True}, "with use_dora True, .*merge_and_unload"),
+        ({"bias": "all"}, "with bias 'all', .*merge_and_unload"),
+        ({"r": None}, "has no r, which must be a whole number from 1"),
         ({"base_model_name_or_path": None}, "does not name its base"),
         ({"base_model_name_or_path": "/nowhere"}, "is an adapter, and its base cannot be read"),
         ({}, "has no adapter_model.safetensors"),
