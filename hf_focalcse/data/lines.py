@@ -91,7 +91,10 @@ class Source:
     def _choose(self, columns: list[str], where: str) -> Sequence[str]:
         if self.column is None:
             if len(columns) != 1:
-                raise UserError(f"{where} has {len(columns)} columns; name one with --text_column; {named(columns)}")
+                raise UserError(
+                    f"{where} has {len(columns)} columns; name one with --text_column for sentences, or two or "
+                    f"three with --columns for pairs and their hard negatives; {named(columns)}"
+                )
             self.column = columns[0]
         require_columns([self.column], columns, where)
         return [self.column]

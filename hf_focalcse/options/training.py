@@ -127,15 +127,27 @@ class LoRA:
 
 @dataclass(frozen=True)
 class Loss:
-    """The loss. The settings of each loss have a group of their own."""
+    """The loss, and the objective that it is a part of. Their settings have groups of their own."""
 
-    _argument_group_name = "loss"
+    _argument_group_name = "loss and objective"
 
     loss: str = option(
         "focal",
         help="The name of the loss.",
         told=True,
         together=("mask_duplicates", "reference_model", "reference_revision", "reference_pooler", "reference_weights"),
+    )
+    objective: str = option(
+        "contrastive",
+        help="The name of what a step computes.",
+        together=("view", "repetition_rate"),
+    )
+    hard_negative_weight: float | None = option(
+        None,
+        help="How much the own hard negative of a row counts in the denominator, where those of other rows count 1; "
+        "the public script takes its logarithm. Default: 1.",
+        range=above(0, "above 0 (1 counts it as every other; the public script's 0 is 1 here)"),
+        resume=True,
     )
     mask_duplicates: bool | None = option(
         None, help="Equal texts in a batch are not negatives of each other. Default: yes for focal.", told=True
@@ -188,6 +200,22 @@ class View:
 
     _argument_group_name = "views"
 
+    view: str = option(
+        "plain",
+        help="How the texts of the two views differ: plain leaves them equal, repeat has some tokens of the second "
+        "one twice.",
+        range=one_of("plain", "repeat"),
+        together=("repetition_rate",),
+        resume=True,
+    )
+    repetition_rate: float | None = option(
+        None,
+        help="With --view repeat: the number of repeated tokens is below this share of the sentence, and below 10. "
+        "Default: 0.32.",
+        range=share(),
+        resume=True,
+    )
+
     augmentation: list[str] | None = option(
         None,
         help="{augmentations}; a cutoff takes its rate as NAME:RATE. Give one for both views or one for each, as in "
@@ -209,14 +237,14 @@ class Data:
         role=PATH,
         place=True,
         several=True,
-        replaces=("dataset_name", "dataset_file", "dataset_split", "dataset_revision", "text_column"),
+        replaces=("dataset_name", "dataset_file", "dataset_split", "dataset_revision", "text_column", "columns"),
         together=(TEXT,),
         **CONTENT,
     )
     dataset_name: str | None = option(
         None,
         help="A data set on the Hub to take the sentences from.",
-        replaces=("train_file", "dataset_file", "dataset_split", "dataset_revision", "text_column"),
+        replaces=("train_file", "dataset_file", "dataset_split", "dataset_revision", "text_column", "columns"),
         together=(TEXT,),
         short=("dataset",),
         **CONTENT,
@@ -225,7 +253,17 @@ class Data:
     dataset_split: str = option("train", help="The split of the data set, unless --dataset_file is given.", **CONTENT)
     dataset_revision: str | None = option(None, help="The branch, tag or commit of the data set.", **CONTENT)
     text_column: str | None = option(
-        None, help="The column that holds the sentences, if there are several columns.", told=True
+        None,
+        help="The column that holds the sentences, if there are several columns.",
+        told=True,
+        replaces=("columns",),
+    )
+    columns: list[str] | None = option(
+        None,
+        help="Train on pairs: the columns of a text, of one that means the same, and perhaps of a hard negative, such "
+        "as anchor positive negative. Default: these or sent0 sent1 hard_neg, where a table has them.",
+        told=True,
+        resume=True,
     )
     max_seq_length: int = option(32, help="The number of tokens that are kept of a sentence in training.")
     max_train_samples: int | None = option(
