@@ -83,6 +83,14 @@ def auto_class_parts() -> tuple[type, Any]:
     return _BaseAutoModelClass, _LazyAutoMapping(CONFIG_MAPPING_NAMES, OrderedDict())
 
 
+def register(mapping: Any, config_class: type, model_class: type) -> None:
+    """Enter a model for a config of transformers' own into such a mapping.
+
+    Its `register` does nothing then, in some versions whatever `exist_ok` is.
+    """
+    mapping._extra_content[config_class] = model_class
+
+
 def find_file(name_or_path: str, file: str, **hub: Any) -> str | None:
     """The local path of a file in a folder or a Hub repository; None where there is no such file."""
     from transformers.utils import cached_file

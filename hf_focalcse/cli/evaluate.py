@@ -27,7 +27,7 @@ from ..publishing.manifest import is_export
 from ..publishing.plots import draw_plots
 from ..publishing.publish import publish_scores
 from ..runs.cosines import write_cosines
-from ..runs.folder import WEIGHTS_FILE
+from ..runs.folder import ADAPTER_FILE, WEIGHTS_FILE
 from ..runs.record import RUN_FILE, file_sha256
 from ..runs.scores import RESULTS_FILE, headlines
 from .preparation import make_writable
@@ -89,10 +89,10 @@ def run(args: Evaluation) -> None:
 
 def weights_file(path: str, revision: str | None) -> Path | None:
     """The weights of a folder or of a Hub repository that was loaded; None if they are split over several files."""
-    name = WEIGHTS_FILE
+    names = (WEIGHTS_FILE, ADAPTER_FILE)
     if Path(path).is_dir():
-        return Path(path) / name if (Path(path) / name).is_file() else None
-    found = find_file(path, name, revision=revision)
+        return next((file for name in names if (file := Path(path) / name).is_file()), None)
+    found = next((there for name in names if (there := find_file(path, name, revision=revision))), None)
     return Path(found) if found else None
 
 
@@ -110,7 +110,8 @@ def read_comparisons(given: list[str]) -> dict[str, list[dict[str, Any]]]:
 def open_encoder(args: Evaluation, place: Place, device: Any) -> tuple[Any, dict[str, Any]]:
     """The encoder at ``place`` (what ``--model_name_or_path`` stands for) on its device, and its identity."""
     model = load_model(place.path, args.pooler, None if args.pooler is None else explicit_projection(args.pooler),
-                       revision=place.revision, prompt=args.prompt, prompt_name=args.prompt_name)  # fmt: skip
+                       revision=place.revision, prompt=args.prompt, prompt_name=args.prompt_name,
+                       prompt_template=args.prompt_template)  # fmt: skip
     print(model.spec.describe())
     if args.truncate_dim is not None:
         if args.truncate_dim > model.dimensions:
@@ -187,13 +188,16 @@ def results_folder(args: Evaluation, pooler: str) -> Path:
     prompted = (
         "" if args.prompt is None and args.prompt_name is None else f"-prompt-{args.prompt_name or short(args.prompt)}"
     )
+    if args.prompt_template is not None:
+        prompted = f"-template-{short(args.prompt_template)}"
     size = "" if args.truncate_dim is None else f"-{args.truncate_dim}d"
     return Path("results") / f"{stem}-{pooler.replace(' ', '-')}{length}{prompted}{size}{whitened}{precision}"
 
 
 def changes(args: Evaluation) -> tuple[Any, ...]:
     """The options under which an encoder does not embed as its folder says, where they are given."""
-    return args.pooler, args.max_seq_length, args.whiten, args.prompt, args.prompt_name, args.truncate_dim
+    prompted = (args.prompt, args.prompt_name, args.prompt_template)
+    return args.pooler, args.max_seq_length, args.whiten, *prompted, args.truncate_dim
 
 
 def short(prompt: str | None) -> str:

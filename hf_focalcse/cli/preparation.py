@@ -126,6 +126,7 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss | None) -> Any:
             prompt=chosen.prompt,
             prompt_name=chosen.prompt_name,
             default_pooler=True,
+            prompt_template=chosen.prompt_template,
         )
     if chosen.mlp_only_train is not None:
         if not pooler_of(model.pooler_name).projection:
@@ -164,6 +165,17 @@ def decide_pooling(settings: Settings, model: Any) -> Settings:
     """A note where the encoder is trained with another pooling than the one that it was published with."""
     said = other_pooling(model)
     return settings.noting(f"{said} ({reason_of_pooling(settings, model)})") if said else settings
+
+
+def advise_rate(settings: Settings) -> Settings:
+    """A note where LoRA would be trained at the learning rate that is the default because full training takes it."""
+    if not settings.lora.lora or "learning_rate" in settings.given:
+        return settings
+    rate = settings.training.learning_rate
+    return settings.noting(
+        f"--learning_rate is {rate:g}, the default, which suits full training; LoRA usually takes ten times as much "
+        f"or more, such as --learning_rate {10 * rate:g}"
+    )
 
 
 def find_pairs(data: Data, how: dict[str, Any]) -> PairRows | None:

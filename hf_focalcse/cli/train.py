@@ -28,6 +28,7 @@ from ..training.finish import finish_run, first_record
 from ..training.trainer import FocalCSETrainer
 from .objective import decide_reference, describe_reference, prepare_loss, prepare_objective
 from .preparation import (
+    advise_rate,
     decide_pooling,
     decide_precision,
     prepare_dev,
@@ -55,7 +56,7 @@ def run(settings: Settings) -> None:
     args = settings.training
     loss = prepare_loss(settings)
     model = prepare_model(settings, loss)
-    asked, settings = settings, decide_pooling(settings, model)
+    asked, settings = settings, advise_rate(decide_pooling(settings, model))
     for note in settings.notes[len(asked.notes) :]:
         say(f"WARNING: {note}")
     if args.push_to_hub:
@@ -64,6 +65,9 @@ def run(settings: Settings) -> None:
             *(model.pooler_name, args.hub_model_id),
             sentence_transformers=wanted.sentence_transformers,
             onnx=wanted.onnx,
+            adapter_only=wanted.adapter_only,
+            lora=model.lora,
+            template=model.template,
             say=say,
         )
     sentences = prepare_sentences(settings, model)

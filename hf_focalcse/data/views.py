@@ -172,20 +172,23 @@ class Views:
         self.kinds = (View(),) if isinstance(views, int) else tuple(views)
         self.tokenizer, self.max_seq_length, self.seed = tokenizer, max_seq_length, seed
         self.prompt = ""
+        self.template: Any = None
 
-    def prompted(self, prompt: str) -> Views:
-        """These views with a prompt before the text of each, which does not count when texts are compared.
+    def prompted(self, prompt: str, template: Any = None) -> Views:
+        """These views with a prompt before the text of each, or with each in a `Template`; neither counts when texts
+        are compared, and the template not as a part of a text's length.
 
         Raises:
-            UserError: the prompt holds a special token, which views split like any other text.
+            UserError: it holds a special token, which views split like any other text.
         """
+        said = prompt if template is None else template.text
         for token in self.tokenizer.all_special_tokens:
-            if token in prompt:
+            if token in said:
                 raise UserError(
-                    f"the prompt {prompt!r} holds the special token {token!r}, which training reads like any other "
-                    "text; leave it out"
+                    f"the {'prompt' if template is None else 'template'} {said!r} holds the special token {token!r}, "
+                    "which training reads like any other text; leave it out"
                 )
-        self.prompt = prompt
+        self.prompt, self.template = prompt, template
         return self
 
     @property
@@ -212,11 +215,14 @@ class Views:
             )
         text_ids = torch.tensor([text_id(text) for text in self.first.plain(rows)])  # (B,)
         draws = np.random.default_rng([self.seed, *text_ids.numpy().view(np.uint32)])
-        texts = [[self.prompt + text for text in kind.texts(rows, draws)] for kind in self.kinds]
-        found = [
-            kind.ids(self.tokenizer, of, self.max_seq_length, draws)
-            for kind, of in zip(self.kinds, texts, strict=True)
-        ]
+        found = []
+        for kind in self.kinds:
+            texts, limit = kind.texts(rows, draws), self.max_seq_length
+            if self.template is None:
+                texts = [self.prompt + text for text in texts]
+            else:
+                texts, limit = self.template.fill(self.tokenizer, texts, limit, split_special_tokens=True), UNCUT
+            found.append(kind.ids(self.tokenizer, texts, limit, draws))
         padded = pad([ids for view in found for ids in view], self.tokenizer.pad_token_id)  # (V * B, L)
         ids, mask = (part.unflatten(0, (len(found), len(rows))).transpose(0, 1) for part in padded)  # (B, V, L)
         # A real copy: a view with stride 0 cannot be pinned (DataLoader(pin_memory=True) raises) nor masked in place.
@@ -273,6 +279,35 @@ def token_ids(
         split_special_tokens=split_special_tokens,
         add_special_tokens=add_special_tokens,
     )["input_ids"]
+    return found
+
+
+def cut_texts(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], tokens: int, split_special_tokens: bool | None = None
+) -> list[str]:
+    """B texts -> the same, each cut where its first ``tokens`` tokens end, special ones not counted.
+
+    Raises:
+        UserError: the tokenizer cannot say where a token ends in its text.
+    """
+    if not tokenizer.is_fast:
+        raise UserError(
+            f"the tokenizer {type(tokenizer).__name__} does not say where a token ends in its text, by which a text "
+            "within a template is cut; save its tokenizer.json beside the encoder"
+        )
+    spans = tokenizer(
+        list(texts),
+        add_special_tokens=False,
+        return_offsets_mapping=True,
+        split_special_tokens=split_special_tokens,
+        truncation=False,
+    )["offset_mapping"]
+    found = []
+    for text, of in zip(texts, spans, strict=True):
+        last = min(tokens, len(of))
+        while 0 < last < len(of) and of[last][0] < of[last - 1][1]:  # within a character of several tokens
+            last -= 1
+        found.append(text if last == len(of) else text[: of[last - 1][1]] if last else "")
     return found
 
 

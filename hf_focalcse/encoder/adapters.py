@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from ..errors import UserError
+from ..runs.folder import ADAPTER_FILE
 from .source import Source
 
-CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", ADAPTER_FILE
 ADAPTER_FOLDER = "adapter"  # in the output folder of a training by LoRA, beside the merged encoder
 RECORD_FILE = "focal_cl.json"  # of an adapter trained here: what config.json of a whole encoder says under that key
 UNMERGED: dict[

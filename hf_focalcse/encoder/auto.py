@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import transformers
 
-from ..compat import auto_class_parts
+from ..compat import auto_class_parts, register
 from .families import FAMILIES, Family
 from .head import FocalCLMixin, SideHead
 
@@ -38,7 +38,7 @@ MODELS: dict[Any, type[FocalCLMixin]] = {  # config class -> our class
 }
 for _config, _model in MODELS.items():
     globals()[_model.__name__] = _model
-    AutoModelForFocalCL.register(_config, _model, exist_ok=True)  # without exist_ok it is silently not registered
+    register(_MAPPING, _config, _model)
 
 if TYPE_CHECKING:  # the classes made above
 

@@ -6,7 +6,7 @@ Shape letters: N texts, L tokens, D dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..compat import plain_forward
+from ..data.template import Template, as_read
 from ..errors import UserError, suggest
 from . import mteb
 from .batches import batches_by_length
@@ -62,6 +63,7 @@ class EncodingMixin(_Base):
 
     prompts: dict[str, str]
     default_prompt_name: str | None = None
+    template: Template | None = None  # in which every text stands, in the place of a prompt before it
     truncate_dim: int | None = None
     include_prompt = True  # whether the tokens of a prompt are pooled
     tail: Any
@@ -86,8 +88,13 @@ class EncodingMixin(_Base):
         self._tokenizer = tokenizer
 
     def max_length(self) -> int:
-        """The number of tokens that the encoder reads of a text: what its positions and its tokenizer allow."""
-        return min(self.positions, self.tokenizer.model_max_length)
+        """The number of tokens that the encoder reads of a text: what its positions and its tokenizer allow, and its
+        template leaves."""
+        return self.reach() - (0 if self.template is None else self.template.tokens(self.tokenizer))
+
+    def reach(self) -> int:
+        """The number of tokens that the encoder reads at all."""
+        return int(min(self.positions, self.tokenizer.model_max_length))
 
     @property
     def first_position(self) -> int:
@@ -125,6 +132,7 @@ class EncodingMixin(_Base):
         """Embed as ``focal_cl`` of a config says, apart from the pooler; what it leaves out is plain."""
         self.prompts = NO_PROMPTS | record.get("prompts", {})
         self.default_prompt_name = record.get("default_prompt_name")
+        self.template = Template.of(record["template"]) if record.get("template") else None
         self.truncate_dim = record.get("truncate_dim")
         self.include_prompt = record.get("include_prompt", True)
         self.similarity_fn_name = record.get("similarity", "cosine")
@@ -134,6 +142,7 @@ class EncodingMixin(_Base):
         now = {
             "prompts": self.own_prompts(),
             "default_prompt_name": self.default_prompt_name,
+            "template": None if self.template is None else self.template.name,
             "truncate_dim": self.truncate_dim,
             "include_prompt": self.include_prompt,
             "similarity": self.similarity_fn_name,
@@ -246,7 +255,8 @@ class EncodingMixin(_Base):
         limit = min(max_length or self.max_length(), self.max_length())
         self._prompt = before
         try:
-            vectors = self._encode([before + text for text in texts], batch_size, limit, bool(show_progress_bar), bf16)
+            texts, cut = self.as_read(texts, before, limit)
+            vectors = self._encode(texts, batch_size, min(cut, self.reach()), bool(show_progress_bar), bf16)
         finally:
             self._prompt = None
         kept = self.truncate_dim if truncate_dim is None else truncate_dim
@@ -259,6 +269,19 @@ class EncodingMixin(_Base):
         if single:
             return tensor[0]
         return tensor if convert_to_tensor else list(tensor)
+
+    def as_read(self, texts: Sequence[str], prompt: str, limit: int) -> tuple[list[str], int]:
+        """(texts as the tokenizer gets them, the number of tokens at which they are still to be cut).
+
+        Raises:
+            UserError: there is a template, and a prompt as well.
+        """
+        if prompt and self.template is not None:
+            raise UserError(
+                f"the prompt {prompt!r} is asked for, but this encoder reads every text within the template "
+                f"{self.template.text!r}; leave one of them out"
+            )
+        return as_read(self.tokenizer, texts, limit, prompt, self.template, evaluated=True)
 
     def encode_query(self, inputs: Any = None, prompt_name: str | None = None, prompt: str | None = None,
                      **arguments: Any) -> Any:  # fmt: skip

@@ -22,6 +22,7 @@ class Family:
         projection: the path of the Linear in a pooler of Linear and tanh on the first token, which then is the
             training projection. None: the encoder has no such pooler, and the projection lies in a side file.
         embeddings: paths of what gives the first layer its input (B, L, D); the first of them that is there counts.
+        positions: the path of what is added to that, where it is not added within it.
         layers: the path of the list of layers.
         after_attention: the path, from a layer, of the module that takes the output of its attention; from there on no
             token reads another. None: the last layer is never computed for first tokens alone.
@@ -38,6 +39,7 @@ class Family:
     dropout: tuple[str, ...] = BERT_RATES
     projection: str | None = None
     embeddings: tuple[str, ...] = ("embeddings",)
+    positions: str | None = None
     layers: str = "encoder.layer"
     after_attention: str | None = None
     packable: bool = False
@@ -83,6 +85,11 @@ FAMILIES = (
     Family("ModernBert", ("attention_dropout", "embedding_dropout", "mlp_dropout")),
     Family("MPNet", projection="pooler.dense", after_padding=True),
     Family("NomicBert", pooler="mean"),
+    Family(
+        "OPT",
+        **(DECODER | {"dropout": ("dropout", "attention_dropout"), "embeddings": ("decoder.embed_tokens",)})
+        | {"positions": "decoder.embed_positions", "layers": "decoder.layers"},
+    ),
     Family("Qwen2", **DECODER),
     Family("Qwen3", **DECODER),
     Family(

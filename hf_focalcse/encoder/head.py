@@ -329,11 +329,11 @@ class FocalCLMixin(SavingMixin, EncodingMixin):
         return module
 
     @property
-    def _embeddings(self) -> nn.Module:
-        """The module whose output the first layer reads."""
+    def _embeddings(self) -> list[nn.Module]:
+        """The modules whose outputs make, in sum, what the first layer reads."""
         paths = (path for path in self.family.embeddings if hasattr(self.encoder, path.partition(".")[0]))
-        module: nn.Module = self._at(next(paths))
-        return module
+        added = [] if self.family.positions is None else [self.family.positions]
+        return [self._at(path) for path in (next(paths), *added)]
 
 
 class SideHead(FocalCLMixin):

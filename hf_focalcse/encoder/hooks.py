@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from torch import Tensor, nn
@@ -22,13 +22,14 @@ def only_tokens(module: nn.Module | None, tokens: slice | Tensor | None) -> Iter
 
 
 @contextmanager
-def zeroed(module: nn.Module, keep: Tensor | None) -> Iterator[None]:
-    """Within it, the output (B, L, D) of a module is zero where keep (B, L or 1, D or 1) is false."""
+def zeroed(modules: Iterable[nn.Module], keep: Tensor | None) -> Iterator[None]:
+    """Within it, the output (B, L, D) of modules is zero where keep (B, L or 1, D or 1) is false."""
     if keep is None:
         yield
         return
-    handle = module.register_forward_hook(lambda module, inputs, hidden: hidden * keep)
+    handles = [module.register_forward_hook(lambda module, inputs, hidden: hidden * keep) for module in modules]
     try:
         yield
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()

@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig
 
+from ..data.template import Template
 from ..errors import UserError, first_line
 from .adapters import CONFIG_FILE, RECORD_FILE, merge_adapter, read_adapter
 from .auto import MODELS
@@ -33,6 +34,7 @@ def load_model(
     prompt: str | None = None,
     prompt_name: str | None = None,
     default_pooler: bool = False,
+    prompt_template: str | None = None,
 ) -> Any:
     """A ``…ForFocalCL`` encoder with its tokenizer, from a folder or a Hub id; ``spec`` says what was read there.
 
@@ -44,7 +46,7 @@ def load_model(
     under the names that its family uses. default_pooler: where nothing is recorded, take the pooler of the encoder's
     family, [CLS] with the projection, as training does.
     prompt, prompt_name: the text before every text, or the name of one that the folder has; default: its default one,
-    and "" for none.
+    and "" for none. prompt_template: what every text stands in, see `Template`, and "" for none.
 
     Raises:
         UserError: no such folder or repository, a type of encoder without a head here, no safetensors, missing
@@ -74,6 +76,13 @@ def load_model(
     files = spec.files
     chosen = choose_prompt(files.prompts, files.default_prompt_name, prompt, prompt_name)
     files.prompts, files.default_prompt_name = add_prompt(files.prompts, chosen)
+    if prompt_template is not None:
+        files.template = Template.of(prompt_template).name if prompt_template else None
+    if chosen and files.template:
+        raise UserError(
+            f"the prompt {chosen!r} and the template {files.template!r} would both stand before a text; give "
+            "--prompt '' or --prompt_template '' for none"
+        )
     config.focal_cl = (record or {}) | spec.record() | {"pooler": pooler, "projection": projection}
     model, info = load_weights(source.base or source, config, path)
     projection_missing = check_weights(model, info, name)
@@ -101,7 +110,11 @@ def describe(model: Any, spec: EncoderSpec) -> EncoderSpec:
     spec.model_type, spec.pooler, spec.dimensions = model.config.model_type, model.pooler_name, model.dimensions
     spec.tokenizer = type(model.tokenizer).__name__
     spec.positions, spec.limit = model.positions, model.max_length()
-    if "last" in model.pooler_name.split("+") and not end_is_marked(model.tokenizer):
+    if model.template is not None and end_is_marked(model.tokenizer):
+        spec.notes.append(
+            "the tokenizer ends every text with a special token, which stands behind the template's last"
+        )
+    if "last" in model.pooler_name.split("+") and not end_is_marked(model.tokenizer) and model.template is None:
         spec.notes.append(
             "the last token of a text is pooled, but the tokenizer ends it with no special token: the vector is that "
             "of its last word"
@@ -206,6 +219,11 @@ def check_config(config: PretrainedConfig, name: str) -> None:
     Raises:
         UserError: with its type, or the setting.
     """
+    if getattr(config, "word_embed_proj_dim", None) not in (None, config.hidden_size):
+        raise UserError(
+            f"{name!r} gives vectors of another size ({config.word_embed_proj_dim}) than its layers have "
+            f"({config.hidden_size}), which is not read here; start from another encoder"
+        )
     if type(config) not in MODELS:
         families = ", ".join(sorted(c.model_type for c in MODELS))
         raise UserError(f"model {name!r} is of type {config.model_type!r}; supported are: {families}")

@@ -50,23 +50,22 @@ class Lora:
         names = ("rank", "alpha", "dropout")
         return {name: getattr(self, name) for name in names} | {"target_modules": list(self.targets)}
 
-    def public_base(self) -> tuple[str, str | None]:
-        """The base as others can have it: a Hub id and its revision.
 
-        Raises:
-            UserError: it is a folder, which others do not have.
-        """
-        if not Path(self.base).is_dir():
-            name, revision = self.base, self.revision
-        elif (packaged := find_packaged()) is not None and packaged.samefile(self.base):
-            name, revision = BASE_MODEL, BASE_REVISION
-        else:
-            raise UserError(
-                f"the base of this adapter is the folder {Path(self.base).name}, which others do not have; publish "
-                "that encoder and train from its Hub id, or leave --adapter_only out: the export then holds the whole "
-                "encoder"
-            )
-        return name, revision
+def public_base(base: str, revision: str | None) -> tuple[str, str | None]:
+    """The base of an adapter as others can have it: a Hub id and its revision.
+
+    Raises:
+        UserError: it is a folder, which others do not have.
+    """
+    if not Path(base).is_absolute():
+        return base, revision
+    packaged = find_packaged()
+    if packaged is not None and Path(base).is_dir() and packaged.samefile(base):
+        return BASE_MODEL, BASE_REVISION
+    raise UserError(
+        f"--adapter_only: the base of this adapter is the folder {Path(base).name}, which others do not have; publish "
+        "that encoder and train from its Hub id, or leave --adapter_only out: the export then holds the whole encoder"
+    )
 
 
 def add_lora(
@@ -88,10 +87,6 @@ def add_lora(
         UserError: peft is not installed, a value is out of range, the encoder has no such layers, or it was loaded
             from an adapter or has one already.
     """
-    if find_spec("peft") is None:
-        raise UserError("LoRA needs peft, which is not installed: pip install 'hf_focalcse[lora]'")
-    from peft import LoraConfig, inject_adapter_in_model
-
     alpha = 2 * rank if alpha is None else alpha
     for name, value, fits, allowed in (
         ("rank", rank, isinstance(rank, int) and rank >= 1, "a whole number, at least 1"),
@@ -117,6 +112,10 @@ def add_lora(
             "that folder"
         )
     targets = choose_targets(model, target_modules)
+    if find_spec("peft") is None:
+        raise UserError("LoRA needs peft, which is not installed: pip install 'hf_focalcse[lora]'")
+    from peft import LoraConfig, inject_adapter_in_model
+
     digest = digest_of(model)
     config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=list(targets))
     inject_adapter_in_model(config, model.encoder, ADAPTER)

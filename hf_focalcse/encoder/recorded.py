@@ -13,6 +13,7 @@ from .sentence_files import read_sentence_files
 from .source import Source
 
 PLAIN: dict[str, Any] = {  # what `focal_cl` in a config says besides pooler and projection, with what it leaves out
+    "template": None,
     "include_prompt": True,
     "modules": [],
     "prompts": {},

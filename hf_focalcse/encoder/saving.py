@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import transformers
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from ..compat import find_file
+from ..errors import UserError
 from .merging import merged_state
 from .recorded import take_recorded
 
 logger = logging.get_logger(__name__)
 HEAD_FILE = "focal_head.safetensors"
 SIDE_PARTS = ("mlp", "tail")  # what it holds, where an encoder has them
+NOT_OF_THE_VECTORS = ("transformers_version", "_name_or_path", "architectures", "dtype", "torch_dtype")
 
 if TYPE_CHECKING:
     _Base = PreTrainedModel
@@ -72,5 +76,24 @@ class SavingMixin(_Base):
         start = tuple(f"{name}." for name in SIDE_PARTS if hasattr(self, name))
         head = {k: v.detach().cpu().contiguous() for k, v in state.items() if k.startswith(start)}
         super().save_pretrained(save_directory, *args, **kwargs)
-        if head and kwargs.get("is_main_process", True):
+        if not kwargs.get("is_main_process", True):
+            return
+        check_written_config(self.config, save_directory)
+        if head:
             save_file(head, Path(save_directory) / HEAD_FILE, metadata={"format": "pt"})
+
+
+def check_written_config(config: Any, folder: Any) -> None:
+    """Transformers before 5.16 halves the attention window of a bidirectional Gemma 3 each time it is read.
+
+    Raises:
+        UserError: what lies in the folder is read as another configuration than the one that was written.
+    """
+    read = type(config).from_pretrained(folder).to_dict()
+    for key, own in config.to_dict().items():
+        texts = {json.dumps(value, default=str, sort_keys=True) for value in (own, read.get(key))}
+        if key not in NOT_OF_THE_VECTORS and len(texts) > 1:
+            raise UserError(
+                f"transformers {transformers.__version__} writes {key} {own} of {config.model_type} into {folder} and "
+                f"reads {read.get(key)}, which gives other vectors; install a newer transformers"
+            )

@@ -68,6 +68,7 @@ class SentenceFiles:
         limit: tokens of a text, special ones included; None: the files say nothing.
         lower_case: whether texts are lower-cased.
         prompts, default_prompt_name: name -> text, and the name of the one that plain encoding uses.
+        template: what every text stands in, see `Template`; no file of sentence-transformers says one.
         similarity: how vectors are compared. truncate_dim: how many dimensions are kept of a vector; None: all.
         carried: keys without meaning here, which an export keeps.
     """
@@ -82,6 +83,7 @@ class SentenceFiles:
     lower_case: bool = False
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
+    template: str | None = None
     similarity: str = "cosine"
     truncate_dim: int | None = None
     carried: dict[str, Any] = field(default_factory=dict)

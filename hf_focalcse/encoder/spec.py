@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from textwrap import fill
 from typing import Any
 
+from ..data.template import Template
 from .adapters import Adapter
 from .recorded import PLAIN, Pooling, read_record
 from .sentence_files import SentenceFiles, read_sentence_files
@@ -71,7 +72,9 @@ class EncoderSpec:
         parts.append(f"vectors of {self.dimensions} dimensions{cut}, compared by {files.similarity}")
         lower = ", lower-cased" if files.lower_case else ""
         parts.append(f"reads {self.limit} of {self.positions} tokens with {self.tokenizer}{lower}")
-        parts.append(describe_prompts(files.prompts, files.default_prompt_name))
+        within = None if files.template is None else Template.of(files.template).text
+        prompts = describe_prompts(files.prompts, files.default_prompt_name)
+        parts.append(prompts if within is None else f"every text within the template {within!r}")
         if files.carried:
             parts.append(f"keeps {', '.join(sorted(files.carried))} of its files without using them")
         said = "; ".join(parts) + "." + "".join(f" {note[:1].upper()}{note[1:]}." for note in self.notes)

@@ -31,6 +31,7 @@ def further(model: Any, bf16: bool) -> dict[str, Any]:
     return {
         "precision": "bfloat16" if bf16 else None,
         "prompt": model.prompt,
+        "prompt_template": None if model.template is None else model.template.name,
         "truncate_dim": model.truncate_dim,
         "after_pooling": [
             row["type"] for row in model.config.focal_cl.get("modules", []) if row["type"] != "Normalize"

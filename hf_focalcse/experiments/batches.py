@@ -63,7 +63,7 @@ def find(model: Any, sentences: Sentences, search: Search, reference: FrozenRefe
 def batch_pairs(model: Any, texts: list[str], search: Search, reference: FrozenReference | None = None) -> Pairs:
     """The pairs of one batch: from two views with dropout as in a training step, or from equal views without it."""
     collator: Any = Views(model.tokenizer, search.max_seq_length, views=2 if search.dropout_views else 1)
-    collator.prompted(model.prompt)
+    collator.prompted(model.prompt, model.template)
     if reference is not None:
         collator = reference.collate(collator)
     beside = next(model.parameters())

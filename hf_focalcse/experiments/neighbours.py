@@ -25,7 +25,7 @@ def neighbours(
     All pairs are compared in blocks of rows, so the time grows with N^2 and the memory with N.
     """
     count, size = len(sentences), search.batch_size
-    collator = Views(model.tokenizer, search.max_seq_length, views=1).prompted(model.prompt)
+    collator = Views(model.tokenizer, search.max_seq_length, views=1).prompted(model.prompt, model.template)
     device = next(model.parameters()).device
     parts = []
     for start in tqdm(range(0, count, size), desc="Encoding", unit="batch", disable=None, leave=False):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..data.template import as_read
 from ..data.views import View, Views, pad, token_ids
 from ..encoder.loading import load_model, require_projection
 from ..errors import UserError
@@ -50,8 +51,9 @@ class FrozenReference:
 
     def collate(self, collator: Any) -> Any:
         """``collator`` with this encoder's tokens besides: ``reference_input_ids`` and the mask, (B, L')."""
+        model = self.model
         return ReferenceCollator(
-            collator, self.model.tokenizer, self.max_seq_length, self.model.prompt, prefix=self.prefix
+            *(collator, model.tokenizer, self.max_seq_length, model.prompt, model.template), prefix=self.prefix
         )
 
     @torch.no_grad()
@@ -109,9 +111,10 @@ def joined(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
 class ReferenceCollator:
     """The tokens of another tokenizer beside those of ``collator``."""
 
-    def __init__(self, collator: Any, tokenizer: Any, max_seq_length: int, prompt: str = "", prefix: str = PREFIX):
+    def __init__(self, collator: Any, tokenizer: Any, max_seq_length: int, prompt: str = "", template: Any = None,
+                 prefix: str = PREFIX):  # fmt: skip
         self.collator, self.tokenizer, self.max_seq_length = collator, tokenizer, max_seq_length
-        self.prompt, self.prefix = prompt, prefix
+        self.prompt, self.template, self.prefix = prompt, template, prefix
 
     @property
     def first(self) -> View:
@@ -120,9 +123,9 @@ class ReferenceCollator:
         return of.first if isinstance(of, (Views, ReferenceCollator)) else View()
 
     def __call__(self, rows: list[dict[str, str]]) -> dict[str, Tensor]:
-        view = self.first
-        texts = [self.prompt + text for text in view.plain(rows)]
-        tokens = token_ids(self.tokenizer, texts, self.max_seq_length, split_special_tokens=True)
+        texts = self.first.plain(rows)
+        texts, limit = as_read(self.tokenizer, texts, self.max_seq_length, self.prompt, self.template, True)
+        tokens = token_ids(self.tokenizer, texts, limit, split_special_tokens=True)
         ids, mask = pad(tokens, self.tokenizer.pad_token_id)
         return self.collator(rows) | {self.prefix + "input_ids": ids, self.prefix + "attention_mask": mask}
 

@@ -41,6 +41,12 @@ class Evaluation:
         "encoder's folder makes its default.",
     )
     prompt_name: str | None = option(None, help="The name of a prompt that the encoder's folder has, such as query.")
+    prompt_template: str | None = option(
+        None,
+        help="What every text stands in, with {text} in its place; or prompteol, for decoders: This sentence : "
+        '"{text}" means in one word:". A length counts the text alone. Default: the template that the encoder\'s '
+        "folder records.",
+    )
     truncate_dim: int | None = option(
         None,
         help="The number of dimensions that are kept of each vector, the first ones. Default: all, or as many as the "

@@ -69,6 +69,14 @@ class Model:
         replaces=("prompt",),
         resume=True,
     )
+    prompt_template: str | None = option(
+        None,
+        help="What every text stands in, with {text} in its place; or prompteol, for decoders: This sentence : "
+        '"{text}" means in one word:". A length counts the text alone. Default: the template that the encoder\'s '
+        "folder records.",
+        replaces=("prompt", "prompt_name"),
+        resume=True,
+    )
     mlp_only_train: bool | None = option(
         None,
         help="Use the projection (a linear layer and tanh) in training only and embed without it. "
@@ -373,6 +381,13 @@ class Publish:
         help="Write onnx/model.onnx as well, with the pooling inside.",
         role=HARMLESS,
         why="the export holds the same encoder with and without this file",
+    )
+    adapter_only: bool = option(
+        False,
+        help="Of an encoder that was trained with --lora, publish the adapter alone, with its base named; without it, "
+        "the merged encoder.",
+        role=HARMLESS,
+        why="the adapter and its base are the same encoder",
     )
 
     def publication(self) -> dict[str, Any]:

@@ -42,7 +42,15 @@ def _check(args: Evaluation) -> None:
     if args.whiten_dim is not None and args.whiten is None:
         raise UserError(f"--whiten_dim is {args.whiten_dim}, but nothing is whitened; add --whiten target or FILE")
     if args.word_vectors is not None:
-        encoder = ("model_name_or_path", "model_revision", "pooler", "prompt", "prompt_name", "truncate_dim")
+        encoder = (
+            "model_name_or_path",
+            "model_revision",
+            "pooler",
+            "prompt",
+            "prompt_name",
+            "prompt_template",
+            "truncate_dim",
+        )
         for name in (*encoder, "max_seq_length", "device", "bf16"):
             if getattr(args, name) not in (None, False):
                 raise UserError(f"--word_vectors are evaluated in place of an encoder; leave --{name} out")

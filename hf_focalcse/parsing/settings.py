@@ -184,7 +184,7 @@ def check_together(namespace: argparse.Namespace, explicit: set[str]) -> None:
         raise UserError(
             f"--mlp_only_train belongs to --pooler cls; pooler {namespace.pooler} has no projection; leave one out"
         )
-    for name in ("lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules"):
+    for name in ("lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules", "adapter_only"):
         if name in explicit and not namespace.lora:
             raise UserError(f"--{name} belongs to --lora, which is not given; add --lora, or leave --{name} out")
     if namespace.repetition_rate is not None and namespace.view != "repeat":

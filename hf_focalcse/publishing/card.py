@@ -5,9 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import ModelCardData
 
+from ..data.template import Template
 from ..evaluation.verdict import verdict
 from ..losses.infonce import InfoNCE
 from ..runs.atomic import write_text
@@ -83,8 +85,9 @@ def make_card(record: RunRecord, results: Results | None, plots: Sequence[str] =
         license_link=publication.get("license_link") if publication.get("license") == "other" else None,
         library_name="sentence-transformers" if complete else "transformers",
         pipeline_tag="sentence-similarity" if complete else "feature-extraction",
-        tags=[*(TAGS if complete else TAGS[1:3]), f"loss:{loss['name']}"],
-        base_model=base,
+        tags=tags_of(publication, loss["name"]),
+        base_model=publication.get("adapter_of") or base,
+        base_model_relation="adapter" if publication.get("adapter_of") else None,
         datasets=[record.settings["dataset_name"]] if record.settings.get("dataset_name") else None,
         metrics=metrics_of(results) if results else None,
         model_name=name if results else None,
@@ -92,6 +95,12 @@ def make_card(record: RunRecord, results: Results | None, plots: Sequence[str] =
         widget=WIDGET if complete else [{"text": text} for text in EXAMPLES],
     )
     return f"---\n{metadata.to_yaml(line_break=chr(10))}\n---\n\n{text}"
+
+
+def tags_of(publication: dict[str, Any], loss: str) -> list[str]:
+    complete, adapter = publication.get("sentence_transformers"), publication.get("adapter_of")
+    tags = TAGS if complete and not adapter else TAGS[:-1] if complete else TAGS[1:3]  # TEI loads no adapters
+    return [*tags, *(["lora", "peft"] if adapter else []), f"loss:{loss}"]
 
 
 def model_name(record: RunRecord) -> str:
@@ -119,6 +128,7 @@ def training_table(record: RunRecord) -> str:
         "Cut at": f"{data['max_seq_length']} tokens",
         "Pooler": f"{model['pooler']}, projection: {model['projection']}",
         **({"Prompt": f"`{model['prompt']}` before every text"} if model.get("prompt") else {}),
+        **({"Template": f"`{Template.of(model['prompt_template']).text}`"} if model.get("prompt_template") else {}),
         "Noise": escape_markdown(", ".join(f"{k} {v}" for k, v in model["dropout"].items())),
         "Batch": f"{batch} sentences x {record.world_size} process(es)" + (f", {steps} accumulated" * (steps > 1)),
         "Learning rate": f"{settings.get('learning_rate')}, {settings.get('lr_scheduler_type')}",

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from safetensors import SafetensorError
 from ..encoder.loading import load_model, require_projection
 from ..errors import UserError
 from ..runs.record import RUN_FILE
+from .adapter import check_adapter, find_adapter, on_local_base, write_adapter_export
 from .card import render
 from .export_records import check_records, keep_hand_made, remember, remembered, write_records
 from .formats import write_encoder, write_onnx, write_sentence_transformers
@@ -29,6 +31,7 @@ def export_model(
     *,
     sentence_transformers: bool | None = None,
     onnx: bool | None = None,
+    adapter_only: bool = False,
     publication: dict[str, Any] | None = None,
 ) -> tuple[Path, dict[str, float]]:
     """Write the published folder (default: ``hub`` in the checkpoint), whole or not at all.
@@ -36,6 +39,9 @@ def export_model(
     sentence_transformers, onnx: whether the files that sentence-transformers reads, and ONNX, are in it. None: as in
     the newest export of this checkpoint; in its first one, the former are and ONNX is not. What is written is
     remembered in run.json of the checkpoint.
+
+    adapter_only: of an encoder that was trained by LoRA, write the adapter alone, with its base named by its Hub id;
+    without it the export is the merged encoder.
 
     publication: repo_id, license, language for the card. Without run.json in the checkpoint there is no card, so that
     the folder can be used but not pushed.
@@ -45,7 +51,8 @@ def export_model(
 
     Raises:
         UserError: sentence-transformers cannot express the pooler or is not installed, results.json belongs to other
-            weights, the vectors differ, the folder cannot be written, or it holds files that no export wrote.
+            weights, the vectors differ, the folder cannot be written, or it holds files that no export wrote; of an
+            adapter, there is none, or others do not have its base.
     """
     checkpoint = Path(checkpoint)
     folder = Path(folder) if folder else checkpoint / "hub"
@@ -60,11 +67,17 @@ def export_model(
     check_formats(model, sentence_transformers, onnx)
     check_libraries(model.pooler_name, sentence_transformers, onnx)
     check_records(model, checkpoint)
+    adapter = find_adapter(checkpoint) if adapter_only else None
+    config = None if adapter is None else check_adapter(model, adapter, sentence_transformers, onnx)
     with staged(folder) as stage:
-        limit = write_encoder(model, stage)
+        if adapter is None or config is None:
+            limit = write_encoder(model, stage)
+        else:
+            limit = write_adapter_export(model, adapter, config, stage)
         if sentence_transformers:
             write_sentence_transformers(model, stage, limit)
-        found = check_vectors(model, stage, sentence_transformers)
+        with nullcontext() if adapter is None else on_local_base(adapter, stage):
+            found = check_vectors(model, stage, sentence_transformers)
         if onnx:
             found["onnxruntime"] = write_onnx(model, stage, limit)
         if (checkpoint / RUN_FILE).exists():
@@ -74,6 +87,7 @@ def export_model(
                 "onnx": onnx,
                 "max_seq_length": limit,
                 "example_cosine": round(float(lowest_cosine(vectors[:1], vectors[1:])), 4),
+                "adapter_of": None if config is None else config["base_model_name_or_path"],
             }
             write_records(checkpoint, stage, (publication or {}) | added)
             keep_hand_made(folder, stage / CARD)
@@ -123,6 +137,7 @@ def check_formats(model: Any, sentence_transformers: bool, onnx: bool) -> None:
     Raises:
         UserError: one of them has no place for a part of it.
     """
+    check_template(model.template, sentence_transformers)
     if not sentence_transformers and model.tail.state_dict():
         raise UserError(
             "this encoder has layers after pooling (Dense, LayerNorm), which only the files of sentence-transformers "
@@ -131,6 +146,20 @@ def check_formats(model: Any, sentence_transformers: bool, onnx: bool) -> None:
     if onnx and model.unpooled:
         raise UserError(
             "this encoder leaves the tokens of its prompt out of pooling, which ONNX cannot know of; leave --onnx out"
+        )
+
+
+def check_template(template: Any, sentence_transformers: bool) -> None:
+    """Check that files of sentence-transformers are not asked for where they would give other vectors.
+
+    Raises:
+        UserError: texts stand in a template.
+    """
+    if template is not None and sentence_transformers:
+        raise UserError(
+            f"this encoder reads every text within the template {template.text!r}, and the files of "
+            "sentence-transformers can say only what stands before a text: they would give other vectors; export it "
+            "with --no_sentence_transformers, and the card shows how to embed with transformers"
         )
 
 

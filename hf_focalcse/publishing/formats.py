@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from ..data.views import tokenize
 from ..encoder.poolers import pooler_of
-from ..encoder.saving import HEAD_FILE
+from ..encoder.saving import HEAD_FILE, check_written_config
 from .parity import CHECKED, compare
 from .portable import make_portable
 from .sentence_files import write_sentence_transformers as write_sentence_transformers  # one of the formats
@@ -23,9 +23,10 @@ def write_encoder(model: Any, stage: Path) -> int:
 
     A projection goes into a file of its own where the encoder has no place for it.
     """
-    limit = int(model.max_length())
+    limit = int(model.reach())
     architectures = model.config.architectures
     model.encoder.save_pretrained(stage)
+    check_written_config(model.encoder.config, stage)
     model.config.architectures = architectures  # shared with the encoder, which wrote its own
     tokenizer = model.tokenizer
     before, tokenizer.model_max_length = tokenizer.model_max_length, limit
@@ -66,7 +67,7 @@ def write_onnx(model: Any, stage: Path, limit: int) -> float:
 
     path = stage / ONNX_FILE
     path.parent.mkdir()
-    texts = [model.prompt + text for text in CHECKED]
+    texts, _ = model.as_read(CHECKED, model.prompt, model.max_length())
     tokens = tokenize(model.tokenizer, texts[:2], limit)
     inputs, outputs = ["input_ids", "attention_mask"], ["last_hidden_state", "sentence_embedding"]
     axes = {name: {0: "batch", 1: "length"} for name in [*inputs, outputs[0]]} | {outputs[1]: {0: "batch"}}

@@ -36,7 +36,7 @@ import transformers
 folder, plain = given["folder"], given["plain"]
 options = {"trust_remote_code": False, "local_files_only": True}
 model, report = getattr(transformers, plain["auto"]).from_pretrained(folder, output_loading_info=True, **options)
-texts = [plain["prompt"] + text for text in given["texts"]]
+texts = given["read"]
 batch = transformers.AutoTokenizer.from_pretrained(folder, **options)(
     texts, padding=True, truncation=True, return_tensors="pt"
 )
@@ -80,6 +80,7 @@ def check_vectors(model: Any, stage: Path, sentence_transformers: bool) -> dict[
             "folder": str(stage.resolve()),
             "out": out,
             "texts": CHECKED,
+            "read": model.as_read(CHECKED, model.prompt, model.max_length())[0],
             "all_layers": row.all_layers,
             "plain": plain,
             "code": "output.pooler_output" if always and model.encoder_has_pooler else plain["pool"],

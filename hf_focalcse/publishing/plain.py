@@ -23,6 +23,7 @@ def plain_steps(model: Any) -> dict[str, Any]:
     return {
         "auto": model.family.auto,
         "prompt": model.prompt,
+        "template": None if model.template is None else model.template.name,
         "before": [f"mask[:, :{prompt}] = 0"] if prompt else [],
         "pool": row.code.replace("[:, 0]", f"[:, {prompt}]") if prompt else row.code,
         "after": code_of(rows, folders, NAME) + cut,

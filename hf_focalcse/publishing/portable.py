@@ -18,6 +18,11 @@ def make_portable(stage: Path) -> None:
     """Rewrite config.json, tokenizer_config.json and tokenizer.json where a version of transformers, or TEI, would
     otherwise read something else than was saved."""
     edit(stage / "config.json", portable_config)
+    make_tokenizer_portable(stage)
+
+
+def make_tokenizer_portable(stage: Path) -> None:
+    """The same of the files of the tokenizer alone."""
     file = stage / "tokenizer.json"
     edit(stage / "tokenizer_config.json", portable_tokenizer if file.is_file() else dict)
     content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

@@ -11,11 +11,13 @@ from typing import Any
 from huggingface_hub import HfApi, get_token, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
+from ..encoder.lora import public_base
 from ..errors import UserError
 from ..runs.atomic import write_text
+from ..runs.folder import ADAPTER_FILE
 from ..runs.record import RUN_FILE, RunRecord
 from ..runs.scores import RESULTS_FILE, Results
-from .export import check_libraries, export_model
+from .export import check_libraries, check_template, export_model
 from .export_records import update_export
 from .formats import ONNX_FILE, POOLING_FILE
 from .hub import Target, check_target, describe, host, push, with_owner
@@ -45,12 +47,14 @@ def export_folder(
     language: str | None = None,
     sentence_transformers: bool | None = None,
     onnx: bool | None = None,
+    adapter_only: bool = False,
 ) -> None:
     """``focalcse export FOLDER``: export it and print where to, and what was checked."""
     written, found = export_again(
         *(folder, output_dir, print),
         sentence_transformers=sentence_transformers,
         onnx=onnx,
+        adapter_only=adapter_only,
         publication=describe_publication(Path(folder), None, license, language),
     )
     print(f"Exported to {written}")
@@ -82,6 +86,7 @@ def publish(
     language: str | None = None,
     sentence_transformers: bool | None = None,
     onnx: bool | None = None,
+    adapter_only: bool = False,
     dry_run: bool = False,
     say: Callable[[str], Any] = print,
 ) -> None:
@@ -98,13 +103,12 @@ def publish(
     target = with_owner(target, folder, say)
     publication = describe_publication(folder, target.repo_id, license, language)
     if is_export(folder):
-        check_holds(folder, sentence_transformers, onnx)
+        check_holds(folder, sentence_transformers, onnx, adapter_only)
         if (folder / RUN_FILE).exists():
             update_export(folder, publication)
     else:
-        folder, found = export_again(
-            folder, None, say, sentence_transformers=sentence_transformers, onnx=onnx, publication=publication
-        )
+        wanted = {"sentence_transformers": sentence_transformers, "onnx": onnx, "adapter_only": adapter_only}
+        folder, found = export_again(folder, None, say, **wanted, publication=publication)
         checked = ", ".join(f"{library} {cosine:.8f}" for library, cosine in found.items())
         say(f"Exported to {folder}; lowest cosine to the checkpoint's vectors: {checked}")
     if dry_run:
@@ -113,13 +117,20 @@ def publish(
     say(f"Published: {push(folder, target, say=say)}")
 
 
-def check_holds(export: Path, sentence_transformers: bool | None, onnx: bool | None) -> None:
+def check_holds(
+    export: Path, sentence_transformers: bool | None, onnx: bool | None, adapter_only: bool = False
+) -> None:
     """An export is pushed as it is.
 
     Raises:
         UserError: another content is asked for than it has.
     """
     files = read_manifest(export)["files"]
+    if adapter_only and ADAPTER_FILE not in files:
+        raise UserError(
+            f"{export} is exported already, as a whole encoder; give --adapter_only to focalcse export, and push what "
+            "that writes"
+        )
     for asked, file in ((sentence_transformers, POOLING_FILE), (onnx, ONNX_FILE)):
         if asked is not None and asked is not (file in files):
             raise UserError(
@@ -150,6 +161,9 @@ def prepare_push(
     *,
     sentence_transformers: bool | None = None,
     onnx: bool | None = None,
+    adapter_only: bool = False,
+    lora: Any = None,
+    template: Any = None,
     say: Callable[[str], Any] = print,
 ) -> None:
     """Find, before training and without sending anything, what would keep a push from working.
@@ -158,6 +172,13 @@ def prepare_push(
         UserError: the name of the repository is not valid, or the export will not be possible.
     """
     check_target(Target(hub_model_id))
+    check_template(template, sentence_transformers is not False)
+    if adapter_only and lora is None:
+        raise UserError(
+            "--adapter_only belongs to --lora, which is not given; add --lora, or leave --adapter_only out"
+        )
+    if adapter_only:
+        public_base(lora.base, lora.revision)
     check_libraries(pooler, sentence_transformers is not False, bool(onnx))
     if not get_token():
         say(f"WARNING: no token for {host()} yet: run `hf auth login` before training ends, or push the folder later.")

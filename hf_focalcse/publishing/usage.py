@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from ..data.template import NAMED, Template
 from ..encoder.poolers import pooler_of
 from ..runs.record import RunRecord
 from ..runs.scores import Results
@@ -44,7 +45,10 @@ def usage(record: RunRecord, results: Results | None) -> Iterator[str]:
         f"With transformers alone, pooled as it was trained:\n\n```python\n{transformers_usage(record, results)}"
         f'print(f"{{torch.cosine_similarity(vectors[0], vectors[1], dim=0).item():.3f}}"){result}\n```\n'
     )
-    if publication.get("sentence_transformers"):
+    if publication.get("adapter_of"):
+        base = publication["adapter_of"]
+        yield f"The base is loaded from `{base}`, and the adapter added to it by peft: `pip install peft`.\n"
+    elif publication.get("sentence_transformers"):
         yield (
             "With [text-embeddings-inference](https://github.com/huggingface/text-embeddings-inference):\n\n"
             "```bash\n"
@@ -65,9 +69,10 @@ def transformers_usage(record: RunRecord, results: Results | None) -> str:
     model, publication = record.model, record.publication
     name, row = publication.get("repo_id") or ".", pooler_of(model["pooler"])
     plain = model.get("plain") or {"auto": "AutoModel", "prompt": "", "before": [], "pool": row.code, "after": []}
+    template = Template.of(plain["template"]) if plain.get("template") else None
     texts = f"[{json.dumps(plain['prompt'])} + text for text in {TEXTS}]" if plain["prompt"] else TEXTS
     limit = publication.get("max_seq_length") or (results and results.metadata["model"].get("max_length"))
-    cut = f", truncation=True, max_length={limit}" if limit else ""
+    cut = f", truncation=True, max_length={limit}" if limit and template is None else ""  # it would cut the template
     expression = plain["pool"]
     after = "".join(f"{line.replace(NAME, name)}\n" for line in plain["after"])
     if model["projection"] == "always" and model.get("projection_file"):
@@ -84,10 +89,25 @@ def transformers_usage(record: RunRecord, results: Results | None) -> str:
         + ("from transformers.utils import cached_file\n" if "load_file" in after else "")
         + f'\ntokenizer = AutoTokenizer.from_pretrained("{name}")\n'
         f'model = {plain["auto"]}.from_pretrained("{name}").eval()\n'
-        f'texts = {texts}\nbatch = tokenizer(texts, padding=True{cut}, return_tensors="pt")\n'
+        f'texts = {texts}\n{filling(template)}batch = tokenizer(texts, padding=True{cut}, return_tensors="pt")\n'
         + ('mask = batch["attention_mask"].unsqueeze(-1)\n' if "mask" in expression else "")
         + ("".join(f"{line}\n" for line in plain["before"]) if "mask" in expression else "")
         + "with torch.no_grad():\n"
         f"    output = model(**batch{', output_hidden_states=True' if row.all_layers else ''})\n"
         f"vectors = {expression}\n{after}"
     )
+
+
+def filling(template: Template | None) -> str:
+    """Python that puts ``texts`` into the template, where there is one."""
+    if template is None:
+        return ""
+    lines = []
+    if template.name in NAMED:  # what `punctuated` does
+        lines = [
+            """texts = [text if text.endswith((".", "?", '"', "'")) else text and text + "." for text in texts]""",
+            """texts = [text.replace('"', "'") for text in texts]""",
+            """texts = [text[:-1] + "." if text.endswith("?") else text for text in texts]""",
+        ]
+    lines.append(f'texts = [{template.text!r}.replace("{{text}}", text) for text in texts]')
+    return "".join(f"{line}\n" for line in lines)

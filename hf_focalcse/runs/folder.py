@@ -12,6 +12,7 @@ from .record import RUN_FILE, RunRecord, file_sha256
 from .scores import RESULTS_FILE, Results
 
 WEIGHTS_FILE = "model.safetensors"
+ADAPTER_FILE = "adapter_model.safetensors"  # of a folder that holds an adapter in place of a whole encoder
 
 
 @dataclass(frozen=True)
@@ -85,5 +86,5 @@ def same_weights(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool | Non
 
 def weights_sha256(folder: str | Path) -> str | None:
     """None where the weights do not lie in one file."""
-    file = Path(folder) / WEIGHTS_FILE
-    return file_sha256(file) if file.is_file() else None
+    file = next((path for name in (WEIGHTS_FILE, ADAPTER_FILE) if (path := Path(folder) / name).is_file()), None)
+    return None if file is None else file_sha256(file)

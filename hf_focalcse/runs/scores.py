@@ -20,7 +20,7 @@ RESULTS_FILE = "results.json"
 FORMAT = 1
 PROTOCOL = "sts-1: cosine, Spearman x 100, no regressor; all: the pairs concatenated; mean, wmean: of the subsets"
 IDENTITY = ("weights_sha256", "pooler", "projection", "max_length", "whitening", "precision",
-            "prompt", "truncate_dim", "after_pooling")  # fmt: skip
+            "prompt", "prompt_template", "truncate_dim", "after_pooling")  # fmt: skip
 NEEDED = {"protocol": str, "model": dict, "data": dict}  # what every reader of the metadata relies on
 VERSIONS_OF = ("hf_focalcse", "torch", "transformers", "datasets", "evaluate", "scipy", "numpy")
 SEVEN = {  # the tasks whose average papers print, in their order -> title

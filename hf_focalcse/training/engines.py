@@ -20,6 +20,7 @@ from ..errors import UserError
 
 ON_CPU = "accelerate launch --config_file accelerate_configs/cpu_2.yaml run_unsup.py …"
 BY_TORCHRUN = "torchrun --nproc_per_node {n} run_unsup.py --use_cpu true …"
+FSDP_FROM = "2.11"
 WRAPPERS = {"DDP": "DistributedDataParallel", "FSDP2": "FSDPModule", "ZeRO": "DeepSpeedEngine"}
 DEFAULT_CLIPPING = "DeepSpeed would clip gradients at its own default of 1.0 whatever --max_grad_norm says"
 
@@ -68,7 +69,8 @@ def check_launch() -> None:
 
 
 def check_fsdp_version(args: Any) -> None:
-    """FSDP 1 is deprecated, and saving from it crashes on some machines.
+    """FSDP 1 is deprecated, and saving from it crashes on some machines; FSDP 2 of torch before 2.11 gives other
+    gradients than one process (2.7) or fails where a layer runs again (2.8 to 2.10).
 
     Raises:
         UserError: it was asked for.
@@ -77,6 +79,11 @@ def check_fsdp_version(args: Any) -> None:
     if (args.fsdp_plugin_args or {}).get("fsdp_version") == 1 or by_launcher:
         raise UserError('FSDP 1 is not supported; give --fsdp_version 2 to accelerate launch, or "version": 2 in '
                         "--fsdp_config")  # fmt: skip
+    if asked_engine(args) == "FSDP2" and torch.__version__ < FSDP_FROM:  # by numbers, not by letters
+        raise UserError(
+            f"FSDP of torch {torch.__version__} does not give the gradient of one process here; install torch "
+            f"{FSDP_FROM} or newer, or train without --fsdp (DDP and DeepSpeed are exact)"
+        )
 
 
 def no_accelerator() -> bool:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from ..encoder.adapters import ADAPTER_FOLDER
-from ..encoder.adapters import WEIGHTS_FILE as ADAPTER_FILE
 from ..encoder.loading import load_model
 from ..encoder.lora import describe_lora
 from ..encoder.saving import HEAD_FILE
@@ -25,7 +24,7 @@ from ..publishing.plain import plain_steps
 from ..publishing.plots import draw_plots
 from ..publishing.publish import export_again
 from ..runs.cosines import write_cosines
-from ..runs.folder import WEIGHTS_FILE
+from ..runs.folder import ADAPTER_FILE, WEIGHTS_FILE
 from ..runs.record import RUN_FILE, RunRecord, file_sha256
 from ..runs.scores import RESULTS_FILE, Results, is_headline
 from .engines import whole_model
@@ -66,6 +65,7 @@ def make_record(trainer: Any) -> RunRecord:
             "projection_file": None if model.encoder_has_pooler else HEAD_FILE,
             "dropout": model.dropout_rates(),
             "prompt": model.prompt,
+            "prompt_template": None if model.template is None else model.template.name,
             "plain": plain_steps(model),
             "spec": model.spec.to_dict() if model.spec is not None else None,
             "parameters": trainer.parameters_of_encoder(),

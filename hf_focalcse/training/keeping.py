@@ -40,9 +40,10 @@ register_package(11, lambda storage: None, lambda storage, place: storage if pla
 def write_modules(model: Any, tokenizer: Any, folder: Path) -> None:
     """Write beside saved weights what lets SentenceTransformer open the folder with the vectors that `encode` gives.
 
-    Nothing is written where the weights lie in the shards of an engine, which that library cannot read.
+    Nothing is written where the weights lie in the shards of an engine, which that library cannot read, nor of an
+    encoder with a template, which it cannot fill.
     """
-    if not (folder / WEIGHTS_FILE).is_file():
+    if not (folder / WEIGHTS_FILE).is_file() or model.template is not None:
         return
     limit = int(min(model.positions, tokenizer.model_max_length))
     if model.projection_use == "always" or model.tail.state_dict():

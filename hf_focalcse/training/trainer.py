@@ -114,7 +114,7 @@ class FocalCSETrainer(SearchingTrainer):
         tokenizer = processing_class or model.tokenizer
         given = data_collator or self.train_objective.collator(tokenizer, max_seq_length, args.seed)
         if isinstance(given, Views):
-            given.prompted(model.prompt)
+            given.prompted(model.prompt, model.template)
         self.collate_views = as_collator(given, max_seq_length)
         self.max_seq_length = self.collate_views.max_seq_length
         self.prepare_model(model, args)
@@ -330,11 +330,12 @@ class FocalCSETrainer(SearchingTrainer):
     @cached_property
     def step_memory(self) -> StepMemory:
         """What a step will take, see `estimate_step`; ask before `train`, which may shard the model."""
+        template = self.encoder.template
         return estimate_step(
             self.encoder,
             self.loss,
             self.args.train_batch_size,
-            self.max_seq_length,
+            self.max_seq_length + (template.tokens(self.encoder.tokenizer) if template else 0),
             optimizer=word(self.args.optim),
             world_size=self.args.world_size if self.train_objective.negatives == "global" else 1,
             views=self.views,

@@ -13,6 +13,7 @@ from tiny import SENTENCES
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, add_lora, build_loss
 from hf_focalcse.encoder.augment import build_augmentations
 from hf_focalcse.encoder.loading import load_model
+from hf_focalcse.training.engines import FSDP_FROM
 
 TEXTS = [{"text": f"{a} {b}"} for a in SENTENCES for b in ("", "today", "the dog", "in a house")]
 HAS_DEEPSPEED = importlib.util.find_spec("deepspeed") is not None
@@ -20,13 +21,13 @@ ENGINES = ["DDP", "FSDP2", "ZeRO-1", "ZeRO-2", "ZeRO-3"]
 needs_deepspeed = pytest.mark.skipif(
     not HAS_DEEPSPEED, reason="DeepSpeed is not installed: pip install -e '.[deepspeed]'"
 )
+needs_fsdp = pytest.mark.skipif(torch.__version__ < FSDP_FROM, reason=f"torch is older than {FSDP_FROM}")
 
 
 def over(*names: str) -> pytest.MarkDecorator:
-    """A test of each of these engines; those of DeepSpeed where it is installed."""
-    return pytest.mark.parametrize(
-        "engine", [pytest.param(e, marks=needs_deepspeed if e.startswith("ZeRO") else ()) for e in names]
-    )
+    """A test of each of these engines; those of DeepSpeed where it is installed, FSDP where it is not refused."""
+    marks = {"ZeRO": needs_deepspeed, "FSDP": needs_fsdp}
+    return pytest.mark.parametrize("engine", [pytest.param(e, marks=marks.get(e[:4], ())) for e in names])
 
 
 engines = over(*ENGINES)

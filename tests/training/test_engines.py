@@ -14,7 +14,7 @@ import torch.distributed as dist
 import yaml
 from accelerate.utils import DistributedType
 from patience import PATIENCE
-from rank_training import TEXTS, engine_arguments, make_trainer, needs_deepspeed, shim_fsdp
+from rank_training import TEXTS, engine_arguments, make_trainer, needs_deepspeed, needs_fsdp, shim_fsdp
 from tiny import SENTENCES, save_tiny
 from warm import COLD
 
@@ -154,11 +154,21 @@ REFUSED = {
     "shards only": (deepspeed(zero_optimization={"stage": 3}), {}, False,
                     '"stage3_gather_16bit_weights_on_model_save": true'),
 }  # fmt: skip
+NEWER = {"FSDP on a CPU", "FSDP by accelerate on a CPU", "sharded state"}  # older versions are refused before
+
+
+def test_an_fsdp_that_gives_other_gradients_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(engines, "FSDP_FROM", "99.1")
+    with pytest.raises(UserError, match="FSDP of torch .* install torch 99.1 or newer, or train without --fsdp"):
+        FocalCSETrainingArguments(output_dir=str(tmp_path), use_cpu=True, **FSDP)
 
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(k, marks=needs_deepspeed if "deepspeed" in v[0] else ()) for k, v in REFUSED.items()],
+    [
+        pytest.param(k, marks=[*[needs_deepspeed] * ("deepspeed" in v[0]), *[needs_fsdp] * (k in NEWER)])
+        for k, v in REFUSED.items()
+    ],
 )
 def test_another_engine_than_asked_for_is_refused(ranks, base, tmp_path, kind):
     arguments, env, shim, message = REFUSED[kind]
@@ -230,7 +240,8 @@ def test_deepspeed_by_the_shipped_config(work):
 
 def quickstart(folder, batch):
     os.chdir(folder)
-    flags = f"--max_steps 3 --eval_steps 3 --per_device_train_batch_size {batch} --output_dir out{batch} --use_cpu"
+    flags = f"--max_steps 3 --eval_steps 3 --per_device_train_batch_size {batch} --output_dir out{batch} --use_cpu "
+    flags += f"--eval_file {ROOT}/hf_focalcse/quickstart/quickstart_pairs.tsv"  # its other judge takes a minute
     cli.run("train", flags.split(), script="run_unsup.py")
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import rank_training
 import torch
+from rank_training import needs_fsdp
 from safetensors.torch import load_file
 from tiny import SENTENCES, record_mean, save_tiny
 from tiny_training import make_trainer
@@ -16,6 +17,7 @@ from hf_focalcse import add_lora
 from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.encoder.lora import layers_of
 from hf_focalcse.errors import UserError
+from hf_focalcse.publishing.export import export_model
 
 peft = pytest.importorskip("peft")
 CLOSE = 1 - 1e-6
@@ -76,6 +78,18 @@ def test_chunks_and_padding_give_the_same_gradients(tmp_path):
             torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("reentrant", [None, True, False])
+def test_activation_checkpointing_gives_the_adapter_its_gradients(tmp_path, reentrant):
+    plain, again = (lora_model(tmp_path, rates=0.0, dropout=0.0) for _ in range(2))
+    again.load_state_dict(plain.state_dict())
+    again.recomputing = True
+    again.gradient_checkpointing_enable(*([] if reentrant is None else [{"use_reentrant": reentrant}]))
+    wanted, found = gradients(plain, None, True), gradients(again, None, False)
+    for name, value in wanted.items():
+        assert found[name] is not None, name
+        torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-4)
+
+
 def trained_in_ranks(base, folder, batch, chunk):
     """Two steps without noise; the trained weights, and what lies in the checkpoint."""
     torch.manual_seed(3)
@@ -104,6 +118,7 @@ def test_two_processes_learn_what_one_does(ranks, tmp_path):
         assert max(float(np.abs(found[name] - one[name]).max()) for name in one) < 1e-4
 
 
+@needs_fsdp
 def test_engines_that_shard_are_refused(ranks, tmp_path):
     base = str(save_tiny(tmp_path / "base"))
     assert ranks(2, refusal, base, tmp_path / "2")[0].startswith("--lora does not go with FSDP2, which shards")
@@ -219,11 +234,14 @@ def test_mistakes_are_refused_in_a_sentence(tmp_path):
         assert "\n" not in str(error.value)
 
 
-def test_an_adapter_is_no_base_of_another(tmp_path):
+def test_an_adapter_is_no_base_of_another_until_it_is_merged(tmp_path, monkeypatch):
     trainer = trainer_of(tmp_path, lora_model(tmp_path, pooler="mean"), max_steps=2)
     trainer.train()
     with pytest.raises(UserError, match="is an adapter already, .*merge it first: focalcse export"):
         add_lora(load_model(str(tmp_path / "out/checkpoint-2")))
+    monkeypatch.setattr("hf_focalcse.publishing.export.check_vectors", lambda *_: {})
+    folder, _ = export_model(tmp_path / "out/checkpoint-2", tmp_path / "merged")
+    assert add_lora(load_model(str(folder)), 2).lora.rank == 2
 
 
 def test_the_recorded_base_does_not_say_how_an_adapter_pools(tmp_path):
