@@ -39,6 +39,7 @@ COMMANDS = {
     "table": Command(".table", "print a table of many results.json: RESULTS …"),
     "inspect": Command(".inspect", "show hard negatives and likely false negatives: MODEL FILE"),
     "export": Command(".export", "write a folder that other libraries load: FOLDER"),
+    "merge": Command(".merge", "put weights between an encoder and its start: BASE TRAINED --output_dir FOLDER"),
     "sweep": Command(".sweep", "train every run of a grid: GRID, the name of a shipped one or a .yaml"),
     "compare": Command(".compare", "test what a setting changes between runs: RUNS … --factor NAME"),
     "report": Command(".report", "write tables and figures of many runs as one page: FOLDER …"),

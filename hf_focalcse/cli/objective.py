@@ -4,36 +4,108 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..data.pairs import PairRows
+from ..data.views import Repeat, View
 from ..errors import UserError
-from ..losses import ContrastiveLoss
-from ..objectives import Contrastive, Objective
+from ..losses import ContrastiveLoss, build_loss
+from ..objectives import OBJECTIVES, Contrastive, Objective
 from ..objectives.reference import load_reference
 from ..options.field import listed
 from ..options.training import Reference
 from ..parsing.settings import Settings
 from ..training.engines import whole_model
 
+# the flags that only a contrastive objective has
+CONTRASTIVE = (
+    *("loss", "mask_duplicates", "hard_negative_weight", "negatives", "view", "repetition_rate", "augmentation"),
+    *("reference_model", "reference_pooler", "reference_revision", "reference_weights"),
+)
 
-def prepare_objective(settings: Settings, loss: ContrastiveLoss) -> Objective:
-    """The objective, with its references loaded.
+
+def prepare_loss(settings: Settings) -> ContrastiveLoss | None:
+    """The loss inside the objective; None where that compares no sentences.
+
+    Raises:
+        UserError: the loss cannot be built, or the command line gives what only a contrastive objective has.
+    """
+    name = settings.loss.objective
+    if issubclass(OBJECTIVES[name], Contrastive):
+        return build_loss(settings.loss.loss, **settings.loss_settings)
+    given = [flag for flag in (*CONTRASTIVE, *settings.loss_settings) if flag in settings.explicit]
+    if given:
+        raise UserError(
+            f"--{given[0]} belongs to contrastive objectives, and --objective {name} compares no sentences; leave it "
+            "out"
+        )
+    return None
+
+
+def prepare_objective(settings: Settings, loss: ContrastiveLoss | None, sentences: Any) -> Objective:
+    """The objective for the training text, with its references loaded.
 
     Raises:
         UserError: a reference cannot be loaded, or the settings do not go together.
     """
-    return Contrastive(
+    kind: Any = OBJECTIVES[settings.loss.objective]
+    if loss is None:
+        if isinstance(sentences, PairRows):
+            raise UserError(
+                f"--objective {kind.name} takes sentences, and the training text is pairs; name one column with "
+                "--text_column"
+            )
+        plain: Objective = kind(**settings.objective_settings)
+        return plain
+    made: Objective = kind(
         loss,
         mask_duplicates=settings.loss.mask_duplicates,
         reference=prepare_references(settings),
         negatives=settings.distributed.negatives,
         max_seq_length=settings.data.max_seq_length,
         reference_weights=settings.reference.reference_weights,
+        views=prepare_views(settings, sentences),
+        hard_negative_weight=prepare_weight(settings, sentences),
+        **settings.objective_settings,
     )
+    return made
 
 
-def decide_reference(settings: Settings, loss: ContrastiveLoss) -> Settings:
+def prepare_weight(settings: Settings, sentences: Any) -> float:
+    """The weight of hard negatives.
+
+    Raises:
+        UserError: it is given, and the training text has none.
+    """
+    weight = settings.loss.hard_negative_weight
+    if weight is not None and len(getattr(sentences, "columns", ())) < 3:
+        raise UserError(
+            f"--hard_negative_weight is {weight:g}, but the training text has no column of hard negatives; leave it "
+            "out, or name three with --columns"
+        )
+    return 1.0 if weight is None else weight
+
+
+def prepare_views(settings: Settings, sentences: Any) -> int | list[View]:
+    """The views of each sentence that the settings ask for, or the columns of pairs.
+
+    Raises:
+        UserError: views of one sentence are asked for where the training text is pairs.
+    """
+    if isinstance(sentences, PairRows):
+        if settings.views.view != "plain":
+            raise UserError(
+                f"--view {settings.views.view} makes two views of one text, but {sentences.report.source} is read as "
+                f"pairs ({', '.join(sentences.columns)}); leave it out, or name one column with --text_column"
+            )
+        return [View(columns=(column,)) for column in sentences.columns]
+    if settings.views.view == "plain":
+        return 2
+    return [View(), Repeat() if (rate := settings.views.repetition_rate) is None else Repeat(rate=rate)]
+
+
+def decide_reference(settings: Settings, loss: ContrastiveLoss | None) -> Settings:
     """The reference of a recipe is left out when the loss was changed to one that uses none."""
     given = settings.reference.reference_model is not None
-    if not given or loss.needs_reference or "reference_model" in settings.explicit:
+    if not given or (loss is not None and loss.needs_reference) or "reference_model" in settings.explicit:
         return settings
     note = f"recipe {settings.recipe}: no reference is loaded, since the loss does not use one"
     return settings.noting(note, reference=Reference())

@@ -15,6 +15,8 @@ from typing import Any
 from transformers import set_seed
 
 from .. import quickstart
+from ..data.hub import download, load_split
+from ..data.pairs import PairRows, chosen_columns, header_of, pairs_of, read_pairs
 from ..data.sentences import Sentences, read_sentences, require
 from ..encoder.adapters import ADAPTER_FOLDER
 from ..encoder.augment import build_augmentations
@@ -28,6 +30,7 @@ from ..errors import UserError
 from ..evaluation import load_tasks, read_tasks
 from ..losses import ContrastiveLoss
 from ..options.field import listed
+from ..options.training import Data
 from ..parsing.settings import Settings
 from ..runs.cosines import PAIRS_FILE
 from ..runs.folder import WEIGHTS_FILE
@@ -115,7 +118,7 @@ def decide_precision(settings: Settings) -> Settings:
     )
 
 
-def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
+def prepare_model(settings: Settings, loss: ContrastiveLoss | None) -> Any:
     """The encoder with its pooler and with the record of its training in its config. Its projection is initialised
     anew, unless the encoder was trained with this package.
 
@@ -197,7 +200,37 @@ def advise_rate(settings: Settings) -> Settings:
     )
 
 
-def prepare_sentences(settings: Settings, model: Any) -> Sentences:
+def find_pairs(data: Data, how: dict[str, Any]) -> PairRows | None:
+    """The pairs of texts of a table that is asked for pairs or has columns with their usual names, else None.
+
+    how: the arguments of `read_pairs` besides file and columns.
+
+    Raises:
+        UserError: columns are asked for of what has none.
+    """
+    names = listed(data.train_file)
+    if data.text_column is not None:
+        return None
+    if data.dataset_name is not None and data.dataset_file is None:
+        rows = load_split(data.dataset_name, data.dataset_split, data.dataset_revision)
+        source = f"{data.dataset_name} ({data.dataset_split})"
+        columns = chosen_columns(rows.column_names, data.columns, source)
+        return None if columns is None else pairs_of(rows.select_columns(list(columns)), columns, source, **how)
+    if data.dataset_name is not None and data.dataset_file is not None:
+        names = [str(download(data.dataset_name, data.dataset_file, data.dataset_revision))]
+    header = header_of(names[0]) if len(names) == 1 else []
+    if not header:
+        if data.columns:
+            raise UserError(
+                f"--columns {' '.join(data.columns)} names columns of one table, and {', '.join(names)} is none; give "
+                "one .csv, .tsv, .jsonl or .parquet file, or leave --columns out"
+            )
+        return None
+    columns = chosen_columns(header, data.columns, names[0])
+    return None if columns is None else read_pairs(names[0], columns, **how)
+
+
+def prepare_sentences(settings: Settings, model: Any) -> Sentences | PairRows:
     """The training text, enough for one batch on every device."""
     data, args = settings.data, settings.training
     if data.train_file is None and data.dataset_name is None:
@@ -215,6 +248,18 @@ def prepare_sentences(settings: Settings, model: Any) -> Sentences:
             f"the prompt {model.prompt!r} takes {before} tokens with those that every text has, so --max_seq_length "
             f"{data.max_seq_length} leaves nothing of a sentence; give more"
         )
+    how: dict[str, Any] = {
+        "drop_duplicates": data.drop_duplicates,
+        "max_samples": data.max_train_samples,
+        "fraction": data.train_fraction,
+        "tokenizer": model.tokenizer,
+        "max_seq_length": data.max_seq_length,
+        "seed": args.seed,
+    }
+    pairs = find_pairs(data, how)
+    if pairs is not None:
+        require(pairs, args.train_batch_size * args.world_size)
+        return pairs
     sentences = read_sentences(
         [quickstart.resolve_text(name) or name for name in listed(data.train_file)] or None,
         *(data.dataset_name, data.dataset_file, data.dataset_split, data.dataset_revision),
@@ -224,12 +269,7 @@ def prepare_sentences(settings: Settings, model: Any) -> Sentences:
         encoding=data.encoding,
         delimiter=data.delimiter,
         quotes=data.quotes,
-        drop_duplicates=data.drop_duplicates,
-        max_samples=data.max_train_samples,
-        fraction=data.train_fraction,
-        tokenizer=model.tokenizer,
-        max_seq_length=data.max_seq_length,
-        seed=args.seed,
+        **how,
     )
     require_exact(model, [sentences[i]["text"] for i in range(min(len(sentences), FIRST_LINES))])
     require(sentences, args.train_batch_size * args.world_size)

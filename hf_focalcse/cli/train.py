@@ -12,11 +12,11 @@ from typing import Any
 from transformers.utils import logging
 
 from .. import quickstart
-from ..data.sentences import Sentences
+from ..encoder.augment import build_augmentations
 from ..errors import UserError
 from ..evaluation.verdict import conclusions, judged_keys, score_table
 from ..experiments.asked import settings_asked
-from ..losses import ContrastiveLoss, build_loss
+from ..losses import ContrastiveLoss
 from ..options.field import listed
 from ..options.tables import recorded, told_otherwise
 from ..parsing.settings import Settings
@@ -29,7 +29,7 @@ from ..runs.scores import headlines
 from ..training.engines import engine_of
 from ..training.finish import finish_run, first_record
 from ..training.trainer import FocalCSETrainer
-from .objective import decide_reference, describe_reference, prepare_objective
+from .objective import decide_reference, describe_reference, prepare_loss, prepare_objective
 from .preparation import (
     advise_rate,
     clear_output,
@@ -75,7 +75,7 @@ def train(settings: Settings) -> None:
     for note in settings.notes[len(asked.notes) :]:
         say(f"WARNING: {note}")
     args = settings.training
-    loss = build_loss(settings.loss.loss, **settings.loss_settings)
+    loss = prepare_loss(settings)
     model = prepare_model(settings, loss)
     asked, settings = settings, advise_rate(decide_pooling(settings, model))
     for note in settings.notes[len(asked.notes) :]:
@@ -121,7 +121,7 @@ def train(settings: Settings) -> None:
 
 
 def make_trainer(
-    settings: Settings, model: Any, loss: ContrastiveLoss, sentences: Sentences, dev: list[Any]
+    settings: Settings, model: Any, loss: ContrastiveLoss | None, sentences: Any, dev: list[Any]
 ) -> FocalCSETrainer:
     """The trainer of these settings.
 
@@ -132,7 +132,7 @@ def make_trainer(
         trainer = FocalCSETrainer(
             model=model,
             args=settings.training,
-            objective=prepare_objective(settings, loss),
+            objective=prepare_objective(settings, loss, sentences),
             train_dataset=sentences,
             dev=dev,
             max_seq_length=settings.data.max_seq_length,
@@ -143,6 +143,7 @@ def make_trainer(
         raise
     except (ImportError, RuntimeError, ValueError) as error:  # Trainer's own checks, a tracker that is not installed
         raise UserError(" ".join(str(error).split())) from error
+    model.augmentations = build_augmentations(settings.views.augmentation, trainer.views)
     show_progress(trainer, Path(settings.training.output_dir))
     asked, told = settings_asked(settings), told_otherwise()  # what is told otherwise is compared by what it led to
     trainer.asked = {name: asked[name] for name in settings.own() if name in asked and name not in told}
@@ -202,7 +203,12 @@ def settings_of_run(settings: Settings, args: Any) -> dict[str, Any]:
         default = field.default if field.default_factory is MISSING else field.default_factory()
         if (plain.get(field.name) == default and field.name not in always) or "token" in field.name:
             plain.pop(field.name, None)
-    return {k: v for k, v in settings.own().items() if v is not None} | settings.loss_settings | plain
+    return (
+        {k: v for k, v in settings.own().items() if v is not None}
+        | settings.loss_settings
+        | settings.objective_settings
+        | plain
+    )
 
 
 def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunRecord) -> str:
@@ -217,15 +223,15 @@ def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunReco
         trainer.encoder.spec.describe(),
         *describe_lora(record),
         f"Noise between the two views: {noise}; augmentation: {' | '.join(record.model['augmentation'])}",
-        f"Loss: {trainer.loss}, equal texts masked: {trainer.objective.mask_duplicates}",
-        *describe_range(trainer, batch),
+        *describe_objective(trainer, batch),
         *(
             [f"Reference: {_joined(reference['name_or_path'])} (frozen, pooler {_joined(reference['pooler'])})"]
             if reference
             else []
         ),
         f"Engine: {record.hardware['engine']} on {args.device.type}; {trainer.describe_step()}",
-        f"Batch: {args.train_batch_size} sentences x {args.world_size} process(es), {batch - 1} negatives per anchor"
+        f"Batch: {args.train_batch_size} sentences x {args.world_size} process(es)"
+        + (f", {batch - 1} negatives per anchor" if trainer.loss is not None else "")
         + (
             f"; {args.gradient_accumulation_steps} accumulated batches add none"
             if args.gradient_accumulation_steps > 1
@@ -262,6 +268,16 @@ def describe_range(trainer: FocalCSETrainer, candidates: int) -> list[str]:
         f"Range of the loss: {perfect:.3f} of a perfect encoder, {untrained:.3f} of one that tells no sentences apart"
         f", {collapsed:.3f} of one whose vectors are all alike"
     ]
+
+
+def describe_objective(trainer: FocalCSETrainer, candidates: int) -> list[str]:
+    """The objective, where it has settings of its own, and the loss, where there is one."""
+    objective = trainer.objective
+    lines = [f"Objective: {objective.name}, {objective.config}"] if objective.config else []
+    if trainer.loss is not None:
+        lines.append(f"Loss: {trainer.loss}, equal texts masked: {objective.mask_duplicates}")
+        lines += describe_range(trainer, candidates)
+    return lines
 
 
 def describe_end(record: RunRecord, folder: Path, noted: int = 0) -> str:

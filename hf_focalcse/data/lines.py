@@ -141,14 +141,15 @@ class Source:
     def _choose(self, columns: list[str], where: str) -> Sequence[str]:
         if self.column is None:
             if len(columns) != 1:
-                raise UserError(f"{where} has {len(columns)} columns; name one with --text_column; {named(columns)}")
+                raise UserError(
+                    f"{where} has {len(columns)} columns; name one with --text_column for sentences, or two or "
+                    f"three with --columns for pairs and their hard negatives; {named(columns)}"
+                )
             if is_sentence(columns[0]) and self.input.unit in ("line", "row"):
                 raise UserError(
                     f"{where} begins with {columns[0][:60]!r} where the name of the column should be; put a first "
-                    "line "
-                    "such as text above it, call a file of plain sentences .txt, or give --text_column with these "
-                    "words "
-                    "if they are the name"
+                    "line such as text above it, call a file of plain sentences .txt, or give --text_column with "
+                    "these words if they are the name"
                 )
             self.column = columns[0]
         head, *path = self.column.split(".")

@@ -265,7 +265,7 @@ def listed(train_file: str | Path | Sequence[str | Path] | None) -> list[str | P
     return [train_file] if isinstance(train_file, str | Path) else list(train_file or ())
 
 
-def require(sentences: Sentences, batch_size: int) -> None:
+def require(sentences: Any, batch_size: int) -> None:
     """Raise UserError if there are fewer sentences than one batch of ``batch_size`` needs."""
     if len(sentences) < batch_size:
         raise UserError(

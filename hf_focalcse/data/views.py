@@ -47,6 +47,10 @@ class View:
         """B rows -> B texts."""
         return self.plain(rows)
 
+    def longest(self, max_seq_length: int) -> int:
+        """Tokens that the view makes at most where ``max_seq_length`` are kept of a text."""
+        return max_seq_length
+
     def ids(
         self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_seq_length: int, draws: np.random.Generator
     ) -> list[list[int]]:
@@ -55,6 +59,49 @@ class View:
         What looks like a special token in a text ("[MASK]") is split like any other text.
         """
         return token_ids(tokenizer, texts, max_seq_length, split_special_tokens=True)
+
+
+@dataclass(frozen=True)
+class Repeat(View):
+    """Some tokens twice, each beside itself (Wu et al. 2022, ESimCSE): the views of a sentence differ in length.
+
+    Of n tokens, the special ones included, a number below min(10, int(rate n)) is drawn, which may be 0, as in the
+    released code; where the code draws once, a sentence is drawn anew here each time that it is read. The repeated
+    tokens come on top of ``max_seq_length``.
+
+    Args:
+        rate: the share of the tokens that bounds the number of repetitions.
+    """
+
+    rate: float = 0.32
+
+    def limit(self, tokens: int) -> int:
+        """The number of repetitions is below this, or 0 where it is 0."""
+        return min(REPEATED_AT_MOST, int(self.rate * tokens))
+
+    def longest(self, max_seq_length: int) -> int:
+        return max_seq_length + max(self.limit(max_seq_length) - 1, 0)
+
+    def ids(
+        self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_seq_length: int, draws: np.random.Generator
+    ) -> list[list[int]]:
+        found = super().ids(tokenizer, texts, max_seq_length, draws)
+        return [repeated(row, self.places(len(row), draws)) for row in found]
+
+    def places(self, tokens: int, draws: np.random.Generator) -> list[int]:
+        """Which of a sentence's tokens are repeated; never its first and last one."""
+        limit = self.limit(tokens)
+        count = min(int(draws.integers(limit)), max(tokens - 2, 0)) if limit else 0
+        return [int(place) for place in draws.choice(np.arange(1, max(tokens - 1, 1)), count, replace=False)]
+
+
+REPEATED_AT_MOST = 10
+
+
+def repeated(ids: Sequence[int], places: Sequence[int]) -> list[int]:
+    """Ids with those at ``places`` twice."""
+    twice = set(places)
+    return [one for place, one in enumerate(ids) for one in [one] * (1 + (place in twice))]
 
 
 @runtime_checkable
@@ -93,7 +140,8 @@ def as_collator(function: Callable[[Sequence[Any]], dict[str, Tensor]], max_seq_
 
 
 class Views:
-    """The collator: B rows -> ``input_ids``, ``attention_mask`` (B, V, L) and ``text_ids`` (B,), all int64.
+    """The collator: B rows -> ``input_ids``, ``attention_mask`` (B, V, L) and ``text_ids`` (B,), all int64; and
+    ``view_ids`` (B, V), the same of each view, where the views read different columns.
 
     Views are padded on the right to the longest of all. Rows whose first view has the same tokens before it is changed
     have equal ``text_ids`` (the first 64 bits of BLAKE2b), since the encoder cannot tell them apart.
@@ -149,6 +197,11 @@ class Views:
         return tuple(dict.fromkeys(column for kind in self.kinds for column in kind.columns))
 
     @property
+    def of_different_texts(self) -> bool:
+        """Whether the views of a row read different columns."""
+        return len({kind.columns for kind in self.kinds}) > 1
+
+    @property
     def first(self) -> View:
         """The view of the anchors."""
         return self.kinds[0]
@@ -175,11 +228,16 @@ class Views:
         ids, mask = (part.unflatten(0, (len(found), len(rows))).transpose(0, 1) for part in padded)  # (B, V, L)
         # A real copy: a view with stride 0 cannot be pinned (DataLoader(pin_memory=True) raises) nor masked in place.
         copies = self.views // len(found)
-        return {
+        batch = {
             "input_ids": ids.repeat(1, copies, 1),
             "attention_mask": mask.repeat(1, copies, 1),
             "text_ids": self._ids_of(plain, found[0]),
         }
+        if self.of_different_texts:
+            batch["view_ids"] = torch.tensor(
+                [[text_id(text) for text in kind.plain(rows)] for kind in self.kinds]
+            ).T.contiguous()
+        return batch
 
     def _ids_of(self, plain: Sequence[str], ids: list[list[int]]) -> Tensor:
         """(B,), one of each text by its tokens; ids: of the first view, which are those where it changes nothing."""

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import UserError, suggest
 from ..options.tables import identity, together, told_otherwise
 from ..options.training import DEV, TEXT
-from ..parsing.losses import loss_settings
+from ..parsing.losses import loss_settings, objective_settings
 from ..runs.differing import differing
 from ..runs.folder import Run
 from ..runs.record import RUN_FILE, RunRecord
@@ -116,10 +116,12 @@ def expand(names: Iterable[str], runs: Sequence[Trained]) -> set[str]:
         UserError: no run has a setting of that name.
     """
     losses = {setting.name for settings in loss_settings().values() for setting in settings}
+    objectives = {setting.name for settings in objective_settings().values() for setting in settings}
     varying = together()
     varying["loss"] |= losses
+    varying["objective"] |= objectives
     varying["versions"] = {key for run in runs for key in run.about if key.startswith("version of ")}
-    known = {key for run in runs for key in run.about} | set(varying) | losses
+    known = {key for run in runs for key in run.about} | set(varying) | losses | objectives
     found: set[str] = set()
     for name in names:
         if name not in known:

@@ -11,15 +11,16 @@ from ..errors import UserError
 from ..options.field import listed
 from ..options.tables import identity, own_options, paths, set_by_sweep
 from ..parsing.legacy import translate
-from ..parsing.losses import loss_settings
+from ..parsing.losses import loss_settings, objective_settings
 from ..parsing.settings import Settings, parse
 from ..runs.differing import differing
 
 
 def settings_asked(settings: Settings) -> dict[str, Any]:
     """Every setting that can change what is learnt, with the defaults of the loss filled in and paths resolved."""
-    own = {setting.name: setting.default for setting in loss_settings()[settings.loss.loss]}
-    found = settings.own() | own | settings.loss_settings | settings.training.to_dict()
+    chosen = [*loss_settings()[settings.loss.loss], *objective_settings()[settings.loss.objective]]
+    own = {setting.name: setting.default for setting in chosen}
+    found = settings.own() | own | settings.loss_settings | settings.objective_settings | settings.training.to_dict()
     return dict(json.loads(json.dumps(identity(placed(found)), default=str)))
 
 

@@ -3,9 +3,18 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
-from .base import LOSSES, ContrastiveLoss, EqualTexts, Pairs, build_loss, missing_reference, settings_of
+from .base import LOSSES, ContrastiveLoss, EqualPairs, EqualTexts, Pairs, build_loss, missing_reference, settings_of
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["LOSSES", "ContrastiveLoss", "EqualTexts", "Pairs", "build_loss", "missing_reference", "settings_of"]
+__all__ = [
+    "LOSSES",
+    "ContrastiveLoss",
+    "EqualPairs",
+    "EqualTexts",
+    "Pairs",
+    "build_loss",
+    "missing_reference",
+    "settings_of",
+]

@@ -77,6 +77,30 @@ class EqualTexts:
         return EqualTexts(self.candidates, self.anchors)
 
 
+@dataclass(frozen=True)
+class EqualPairs:
+    """`EqualTexts` where anchors and candidates are texts of their own: a candidate is excluded that has the text of
+    the anchor or of its positive, or that is the positive of an anchor with this anchor's text.
+
+    anchors, positives: (B,), int64, equal where texts are equal. candidates: (N,), texts of the candidates. owners:
+    (n,), texts of the anchors of the first n candidates, whose positives they are.
+    """
+
+    anchors: Tensor
+    positives: Tensor
+    candidates: Tensor
+    owners: Tensor
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        anchors = self.anchors[rows].unsqueeze(1)
+        texts = (anchors == self.candidates) | (self.positives[rows].unsqueeze(1) == self.candidates)
+        return texts | F.pad(anchors == self.owners, (0, len(self.candidates) - len(self.owners)))
+
+    @property
+    def T(self) -> Tensor:
+        return self[ALL].T
+
+
 ALL = slice(None)
 
 
@@ -87,7 +111,7 @@ class Pairs:
     anchors: (B, D), unnormalised.
     candidates: (N, D), unnormalised; N >= B.
     targets: (B,), int64: the index of each anchor's positive among the candidates.
-    excluded: (B, N), bool, or `EqualTexts`: candidates that do not count as negatives of an anchor; None
+    excluded: (B, N), bool, or what makes such rows: candidates that do not count as negatives of an anchor; None
         excludes nothing. The positive is never excluded.
     reference: (B, N), cosines of a frozen model, for the losses that ask for them.
     reference_anchors: (B, D'), the frozen model's vectors of the anchors.
@@ -97,17 +121,21 @@ class Pairs:
         of them, so that averaging gradients over processes gives the gradient of the mean over all anchors.
     seed: what a loss draws at random it draws from this, equal in all processes and repeated when a run is resumed;
         None draws from torch's own generator.
+    own_negatives: (B,), int64: the index of each anchor's own hard negative among the candidates.
+    own_negative_shift: added to the logit of the own hard negative: the logarithm of its weight in the denominator.
     """
 
     anchors: Tensor
     candidates: Tensor
     targets: Tensor
-    excluded: Tensor | EqualTexts | None = None
+    excluded: Tensor | EqualTexts | EqualPairs | None = None
     reference: Tensor | None = None
     reference_anchors: Tensor | None = None
     batch_anchors: Tensor | None = None
     weight: float | None = None
     seed: int | None = None
+    own_negatives: Tensor | None = None
+    own_negative_shift: float = 0.0
 
     def cosines(self) -> Tensor:
         """(B, N)."""
@@ -267,7 +295,10 @@ def cross_entropy_rows(pairs: Pairs, logits: Logits) -> Tensor:
 
 
 def _hide(scores: Tensor, pairs: Pairs, rows: slice = ALL) -> Tensor:
-    """Logits (R, N), -inf at the excluded candidates."""
+    """Logits (R, N), -inf at the excluded candidates; the own hard negative with its weight."""
+    if pairs.own_negatives is not None and pairs.own_negative_shift:
+        own = pairs.own_negatives[rows].unsqueeze(1)
+        scores = scores.scatter_add(1, own, torch.full_like(own, pairs.own_negative_shift, dtype=scores.dtype))
     hidden = pairs.hidden_mask(rows)
     return scores if hidden is None else scores.masked_fill(hidden, -torch.inf)
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from inspect import Parameter, signature
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,21 +21,29 @@ from ..losses.base import Pairs
 from .reference import References, Stopwatch
 
 Batch = Mapping[str, Any]
+OBJECTIVES: dict[str, type[Objective]] = {}
 
 
 class Objective(nn.Module):
-    """Base of all objectives.
+    """Base of all objectives. A class statement with ``name=`` registers one: ``--objective`` chooses it by this name,
+    and each keyword-only argument of its constructor is a flag, whose help is taken from the docstring.
 
     Parameters and buffers that a subclass registers become a part of the trained model while it trains, under the name
     ``objective``: they join the optimizer and are sharded by FSDP2 and ZeRO; `loss` then runs inside the model's own
     forward pass. They are kept in checkpoints (``objective-RANK.safetensors``, or the engine's own files) and never in
-    the published encoder. What must not be trained, sharded or kept, such as a frozen reference, is held in an
-    attribute that is not an ``nn.Module``.
+    the published encoder. What must not be trained or sharded, such as a frozen reference, is held in an attribute
+    that is not an ``nn.Module`` (in a list, say); what of it must be kept is added to `kept` and taken back in
+    `restore`.
 
     Random numbers drawn from torch's global generator repeat in a resumed run without further work. An objective with
     a separate generator adds its state to `kept` and takes it back in `restore`.
     """
 
+    name: ClassVar[str] = ""
+    #: What the card says of the objective besides the loss inside it.
+    formula: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    citation: ClassVar[str] = ""
     #: Times the work that is done outside the trained model; the log and the card report it.
     side_time: Stopwatch | None = None
     #: Frozen encoders that the objective compares with; they are held beside this module, not in it.
@@ -43,6 +52,12 @@ class Objective(nn.Module):
     mask_duplicates: bool = False
     #: Whose candidates an anchor meets: those of all processes ("global"), or of its own ("local").
     negatives: str = "global"
+
+    def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if name is not None:
+            cls.name = name
+            OBJECTIVES[name] = cls
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,6 +103,22 @@ class Objective(nn.Module):
         """What a checkpoint needs and an export does not: parameters, buffers, and the state of own generators."""
         return {name: value.detach() for name, value in self.state_dict().items()}
 
+    def shared(self) -> set[str]:
+        """The names in `kept` of what is equal on all processes, so that the first alone writes it."""
+        return {name for name, _ in self.named_parameters()}
+
+    def check_engine(self, engine: str) -> None:
+        """Refuse an engine that this objective cannot be trained by: "one process", DDP, FSDP2, ZeRO-0 … ZeRO-3.
+
+        Raises:
+            UserError: with the reason and what works.
+        """
+
+    def memory(self) -> dict[str, int]:
+        """For the estimate of a step's memory, see `estimate_step`: ``passes`` with gradient through networks of the
+        encoder's size that a row takes, and bytes of the ``frozen`` networks that are held beside this module."""
+        return {"passes": 1, "frozen": 0}
+
     def restore(self, kept: Mapping[str, Tensor]) -> None:
         """Take back what `kept` gave; parameters that an engine restores itself may be missing.
 
@@ -108,7 +139,12 @@ class Objective(nn.Module):
 
     def identity(self) -> dict[str, Any]:
         """What must be equal for a resumed run to equal the uninterrupted one."""
-        return {"objective": type(self).__name__}
+        return {"objective": type(self).__name__, "objective_settings": self.config}
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The settings, by name."""
+        return {key: getattr(self, key) for key in settings_of(type(self))}
 
     def cost(self, steps: Stopwatch) -> dict[str, float]:
         """What the work beside the trained model takes of the steps, for the log and the card."""
@@ -116,12 +152,28 @@ class Objective(nn.Module):
 
     def describe(self) -> dict[str, Any]:
         """For run.json and the card: name, settings, formula, paper, citation."""
-        loss = self.criterion
-        own = {"name": type(self).__name__, "formula": "", "paper": "", "citation": ""}
-        if loss is None:
-            return own
-        return loss.config | {"formula": loss.formula, "paper": loss.paper, "citation": loss.citation}
+        parts = [part for part in (self.criterion, self) if part is not None]
+        texts = {key: [getattr(part, key) for part in parts] for key in ("formula", "paper", "citation")}
+        if self.criterion is None:
+            named = {"name": self.name or type(self).__name__}
+        else:  # what adds nothing to the loss inside it is not named
+            named = self.criterion.config | ({"objective": self.name} if self.formula else {})
+        return (
+            named
+            | self.config
+            | {
+                "formula": "; ".join(filter(None, texts["formula"])),
+                "paper": next(filter(None, reversed(texts["paper"])), ""),
+                "citation": "\n\n".join(filter(None, texts["citation"])),
+            }
+        )
 
     def has_state(self) -> bool:
         """Whether there is something to train or to keep besides the encoder."""
         return bool(self.kept())
+
+
+def settings_of(objective: type[Objective]) -> dict[str, Parameter]:
+    """The settings that an objective declares: the keyword-only arguments of its constructor."""
+    found = signature(objective.__init__).parameters.items()
+    return {name: parameter for name, parameter in found if parameter.kind is Parameter.KEYWORD_ONLY}

@@ -8,15 +8,16 @@ from typing import Any
 
 from torch import Tensor
 
+from ..data.views import View, Views
 from ..errors import UserError
 from ..losses import ContrastiveLoss, missing_reference
-from ..losses.base import Pairs
+from ..losses.base import Pairs, positive_number
 from .base import Batch, Objective
 from .pairs import NEGATIVES, make_pairs
 from .reference import References, Stopwatch
 
 
-class Contrastive(Objective):
+class Contrastive(Objective, name="contrastive"):
     """Views (B, V, L) -> embeddings (B, V, D) -> pairs -> loss, a mean over the anchors of all processes.
 
     Args:
@@ -25,6 +26,8 @@ class Contrastive(Objective):
         reference: a frozen encoder of `load_model`, for the losses that compare with one, or a list of several. They
             are held beside this module, not in it: no checkpoint, optimizer or engine sees them.
         reference_weights: of several; None weighs all alike, see `References`.
+        views: of each row, see `Views`. A third one is a hard negative.
+        hard_negative_weight: of an anchor's own hard negative in the denominator, 1 for those of others; above 0.
         negatives: "global", those of all processes, or "local".
         max_seq_length: tokens of a sentence that the reference reads.
 
@@ -41,6 +44,8 @@ class Contrastive(Objective):
         negatives: str = "global",
         max_seq_length: int = 32,
         reference_weights: Sequence[float] | None = None,
+        views: int | Sequence[View] = 2,
+        hard_negative_weight: float = 1.0,
     ):
         super().__init__()
         references = list(reference) if isinstance(reference, (list, tuple)) else [reference] * (reference is not None)
@@ -63,10 +68,23 @@ class Contrastive(Objective):
         self.criterion = criterion
         self.mask_duplicates = criterion.mask_duplicates if mask_duplicates is None else mask_duplicates
         self.negatives = negatives
+        self.views = views
+        self.hard_negative_weight = positive_number("hard_negative_weight", hard_negative_weight)
+        columns = {kind.columns for kind in (() if isinstance(views, int) else views)}
+        self.of_pairs = len(columns) > 1
+        if self.of_pairs and references:
+            raise UserError(
+                f"loss {criterion.name} asks a reference about one text a row, and rows of pairs have {len(columns)}; "
+                "use --loss infonce or focal for pairs"
+            )
+        self.max_seq_length = max_seq_length
         self.reference = References(references, max_seq_length, reference_weights) if references else None
         self.side_time = Stopwatch() if references else None
         self._autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
         self._beside: Callable[[], Any] | None = None  # a parameter of the encoder
+
+    def collator(self, tokenizer: Any, max_seq_length: int, seed: int) -> Callable[[list[Any]], dict[str, Tensor]]:
+        return Views(tokenizer, max_seq_length, self.views, seed)
 
     def collate(self, collator: Callable[[list[Any]], dict[str, Tensor]]) -> Callable[[list[Any]], dict[str, Tensor]]:
         """With the tokens of each reference's own tokenizer, where there are any."""
@@ -78,17 +96,32 @@ class Contrastive(Objective):
         self.criterion.fit(model.dimensions)
         if self.criterion.matryoshka_dims:  # what scores the encoder or exports it has to know
             model.config.focal_cl = model.config.focal_cl | {"matryoshka_dims": list(self.criterion.matryoshka_dims)}
+        kinds = () if isinstance(self.views, int) else self.views
+        longest = max((kind.longest(self.max_seq_length) for kind in kinds), default=0)
+        if longest > model.max_length():
+            raise UserError(
+                f"max_seq_length is {self.max_seq_length} and the views make up to {longest} tokens of it, but this "
+                f"encoder takes {model.max_length()}; give a smaller --max_seq_length"
+            )
 
     def loss(self, model: Any, batch: Batch) -> tuple[Tensor, Pairs]:
-        text_ids = batch["text_ids"] if self.mask_duplicates else None  # (B,)
+        ids = batch.get("view_ids", batch["text_ids"])  # (B, V) where views are different texts, else (B,)
+        text_ids = ids if self.mask_duplicates else None
         embeddings = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])  # (B, V, D)
         reference = self._refer(batch)  # (B, D')
         if "real" in batch:  # all ranks run the last batch whole (FSDP2 and ZeRO-3 count on it), then drop its padding
             real = batch["real"]
             embeddings, text_ids = embeddings[real], None if text_ids is None else text_ids[real]
             reference = None if reference is None else reference[real]
-        pairs = make_pairs(embeddings, text_ids, reference, self.negatives, batch.get("seed"))
+        pairs = make_pairs(
+            *(embeddings, text_ids, reference, self.negatives, batch.get("seed"), self.hard_negative_weight)
+        )
+        pairs = self.extend(pairs, batch)
         return self.criterion(pairs), pairs
+
+    def extend(self, pairs: Pairs, batch: Batch) -> Pairs:
+        """The pairs of a batch with what a subclass adds to them, such as further negatives."""
+        return pairs
 
     def _refer(self, batch: Batch) -> Tensor | None:
         """Vectors of the frozen references, (B, D'), on the device and in the precision of the encoder."""
@@ -103,6 +136,7 @@ class Contrastive(Objective):
         return super().identity() | {
             "loss": self.criterion.config | {"mask_duplicates": self.mask_duplicates},
             "negatives": self.negatives,
+            "hard_negative_weight": self.hard_negative_weight,
         }
 
     def cost(self, steps: Stopwatch) -> dict[str, float]:
@@ -116,6 +150,13 @@ class Contrastive(Objective):
         }
 
     def describe(self) -> dict[str, Any]:
-        loss = self.criterion
-        texts = {"formula": loss.formula, "paper": loss.paper, "citation": loss.citation}
-        return loss.config | {"mask_duplicates": self.mask_duplicates} | texts
+        weight = {} if self.hard_negative_weight == 1 else {"hard_negative_weight": self.hard_negative_weight}
+        return super().describe() | {"mask_duplicates": self.mask_duplicates} | weight
+
+    def beside(self) -> list[Any]:
+        """The frozen networks."""
+        return [one.model for one in self.reference.each] if self.reference else []
+
+    def memory(self) -> dict[str, int]:
+        frozen = sum(p.numel() * p.element_size() for model in self.beside() for p in model.parameters())
+        return super().memory() | {"frozen": frozen}

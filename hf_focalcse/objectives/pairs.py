@@ -8,6 +8,7 @@ public SimCSE gather (no gradient for remote rows, the whole loss on every rank)
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..errors import UserError
-from ..losses.base import EqualTexts, Pairs, cosine
+from ..losses.base import EqualPairs, EqualTexts, Pairs, cosine
 
 NEGATIVES = ("global", "local")
 
@@ -26,14 +27,17 @@ def make_pairs(
     reference: Tensor | None = None,
     negatives: str = "global",
     seed: int | None = None,
+    hard_negative_weight: float = 1.0,
 ) -> Pairs:
     """View 1 (B, D) as anchors, view 2 of all ranks (N, D) as candidates, of embeddings (B, V, D).
 
     Further views are hard negatives: candidates that are no anchor's positive. B may differ from rank to rank, down
     to 0.
-    text_ids: (B,) int64, equal where the texts are equal; such candidates are excluded from an anchor's negatives.
+    text_ids: (B,) int64, equal where the texts are equal; such candidates are excluded from an anchor's negatives. Or
+    (B, V), where the views of a row are different texts, see `EqualPairs`.
     reference: (B, D'), vectors of a frozen model -> `Pairs.reference`. negatives: of all ranks or of this one.
-    seed: -> `Pairs.seed`; give the same on all ranks.
+    seed: -> `Pairs.seed`; give the same on all ranks. hard_negative_weight: of the anchor's own third view in the
+    denominator; the hard negatives of others count 1.
 
     Raises:
         UserError: an unknown value of ``negatives``, or reference vectors for hard negatives, which have none.
@@ -51,8 +55,11 @@ def make_pairs(
     everyone = _GatherRows.apply(embeddings[:, 1:], shared) if len(shared) > 1 else embeddings[:, 1:]  # (n, V-1, D)
     candidates = everyone.transpose(0, 1).flatten(0, 1)  # (N, D): all of view 2, then all of view 3, …
     targets = torch.arange(first, first + rows, device=embeddings.device)
-    excluded = None
-    if text_ids is not None:
+    excluded: Any = None
+    if text_ids is not None and text_ids.dim() > 1:
+        of_all = gather_rows(text_ids, shared)  # (n, V)
+        excluded = EqualPairs(text_ids[:, 0], text_ids[:, 1], of_all[:, 1:].T.flatten(), of_all[:, 0])
+    elif text_ids is not None:
         everyones = gather_rows(text_ids, shared)  # (n,)
         excluded = EqualTexts(text_ids, everyones, len(candidates) - len(everyones))
     reference = None if reference is None else reference.detach()
@@ -66,6 +73,8 @@ def make_pairs(
         batch_anchors=None if len(shared) == 1 else _GatherRows.apply(embeddings[:, 0], shared),
         weight=None if len(sizes) == 1 else len(sizes) / max(sum(sizes), 1),
         seed=seed,
+        own_negatives=targets + len(everyone) if views == 3 else None,
+        own_negative_shift=math.log(hard_negative_weight),
     )
 
 
@@ -100,6 +109,15 @@ def gather_rows(rows: Tensor, sizes: list[int] | None = None) -> Tensor:
     parts = [torch.empty_like(own) for _ in sizes]
     dist.all_gather(parts, own)
     return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+
+def sum_of_ranks(number: int, device: torch.device) -> int:
+    """The sum of a number over all ranks."""
+    if ranks() == 1:
+        return number
+    total = torch.tensor([number], device=device)
+    dist.all_reduce(total)
+    return int(total.item())
 
 
 def on_any_rank(flag: bool, device: torch.device) -> bool:

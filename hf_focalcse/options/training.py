@@ -133,9 +133,9 @@ class LoRA:
 
 @dataclass(frozen=True)
 class Loss:
-    """The loss. The settings of each loss have a group of their own."""
+    """The loss, and the objective that it is a part of. Their settings have groups of their own."""
 
-    _argument_group_name = "loss"
+    _argument_group_name = "loss and objective"
 
     loss: str = option(
         "focal",
@@ -153,6 +153,17 @@ class Loss:
     )
     matryoshka_weights: list[float] | None = option(
         None, help="The weight of each of --matryoshka_dims in the loss, in their order. Default: 1 each.", told=True
+    )
+    objective: str = option(
+        "contrastive",
+        help="The name of what a step computes.",
+        together=("view", "repetition_rate"),
+    )
+    hard_negative_weight: float | None = option(
+        None,
+        help="How much the own hard negative of a row counts in the denominator, where those of other rows count 1; "
+        "the public script takes its logarithm. Default: 1.",
+        range=above(0, "above 0 (1 counts it as every other; the public script's 0 is 1 here)"),
     )
     mask_duplicates: bool | None = option(
         None, help="Equal texts in a batch are not negatives of each other. Default: yes for focal.", told=True
@@ -201,6 +212,20 @@ class View:
 
     _argument_group_name = "views"
 
+    view: str = option(
+        "plain",
+        help="How the texts of the two views differ: plain leaves them equal, repeat has some tokens of the second "
+        "one twice.",
+        range=one_of("plain", "repeat"),
+        together=("repetition_rate",),
+    )
+    repetition_rate: float | None = option(
+        None,
+        help="With --view repeat: the number of repeated tokens is below this share of the sentence, and below 10. "
+        "Default: 0.32.",
+        range=share(),
+    )
+
     augmentation: list[str] | None = option(
         None,
         help="{augmentations}; a cutoff takes its rate as NAME:RATE. Give one for both views or one for each, as in "
@@ -223,14 +248,14 @@ class Data:
         role=PATH,
         place=True,
         several=True,
-        replaces=("dataset_name", *OF_DATA_SET, *OF_FILE),
+        replaces=("dataset_name", *OF_DATA_SET, *OF_FILE, "columns"),
         together=(TEXT,),
         **CONTENT,
     )
     dataset_name: str | None = option(
         None,
         help="A data set on the Hub to take the sentences from.",
-        replaces=("train_file", *OF_DATA_SET, *OF_FILE),
+        replaces=("train_file", *OF_DATA_SET, *OF_FILE, "columns"),
         together=(TEXT,),
         short=("dataset",),
         **CONTENT,
@@ -246,12 +271,12 @@ class Data:
         help="The column that holds the sentences, if there are several columns; in nested JSON their place, as in "
         "body.text.",
         told=True,
+        replaces=("columns",),
     )
     delimiter: str | None = option(
         None,
         help="What lies between the columns of a text file: tab, comma, semicolon, pipe, or any one sign; none to "
-        "train "
-        "on whole lines. Default: a comma in .csv, a tab in .tsv, none in .txt.",
+        "train on whole lines. Default: a comma in .csv, a tab in .tsv, none in .txt.",
         **CONTENT,
     )
     quotes: str | None = option(
@@ -265,6 +290,12 @@ class Data:
         None,
         help="The encoding of text files, such as cp1252 or utf-16. Default: UTF-8, or what a byte order mark says.",
         **CONTENT,
+    )
+    columns: list[str] | None = option(
+        None,
+        help="Train on pairs: the columns of a text, of one that means the same, and perhaps of a hard negative, such "
+        "as anchor positive negative. Default: these or sent0 sent1 hard_neg, where a table has them.",
+        told=True,
     )
     max_seq_length: int = option(32, help="The number of tokens that are kept of a sentence in training.")
     max_train_samples: int | None = option(

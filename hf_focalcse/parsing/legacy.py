@@ -26,7 +26,6 @@ REPLACED = {  # refused, with what to do
     "(SimCSE issue 174) and did not raise STS scores; leave --do_mlm out",
     "mlm_weight": "it belongs to --do_mlm, which is not provided; leave it out",
     "mlm_probability": "it belongs to --do_mlm, which is not provided; leave it out",
-    "hard_negative_weight": "training here is unsupervised and has no hard-negative column; leave it out",
     "eval_transfer": "SentEval's transfer tasks are not provided; leave it out and use run_eval.py for STS",
     "do_predict": "use run_eval.py on the trained folder",
     "pad_to_max_length": "batches are padded to their longest sentence, with the same result; leave it out",

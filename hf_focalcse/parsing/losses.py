@@ -1,4 +1,4 @@
-"""The settings of the losses as flags, read from the source of the losses so that torch need not be imported."""
+"""The settings of losses and objectives as flags, read from their source so that torch need not be imported."""
 
 from __future__ import annotations
 
@@ -25,16 +25,26 @@ class LossSetting:
 
 def loss_settings() -> dict[str, list[LossSetting]]:
     """Loss name -> the settings its constructor declares, with help from the ``Args`` part of its docstring."""
+    return _settings_in("losses", keyword_only=False)
+
+
+def objective_settings() -> dict[str, list[LossSetting]]:
+    """Objective name -> its settings, which are the keyword-only arguments of its constructor."""
+    return _settings_in("objectives", keyword_only=True)
+
+
+def _settings_in(room: str, keyword_only: bool) -> dict[str, list[LossSetting]]:
     found: dict[str, list[LossSetting]] = {}
-    for file in sorted(Path(__file__).parent.with_name("losses").glob("[!_]*.py")):
+    for file in sorted(Path(__file__).parent.with_name(room).glob("[!_]*.py")):
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
             names = [k.value.value for k in getattr(node, "keywords", []) if k.arg == "name"]
             if not (isinstance(node, ast.ClassDef) and names):
                 continue
             described = _argument_lines(ast.get_docstring(node) or "")
             init = next(n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__")
-            arguments = init.args.args[1:] + init.args.kwonlyargs
-            defaults = [*init.args.defaults, *(d for d in init.args.kw_defaults if d is not None)]
+            arguments, defaults = init.args.kwonlyargs, [d for d in init.args.kw_defaults if d is not None]
+            if not keyword_only:
+                arguments, defaults = init.args.args[1:] + arguments, [*init.args.defaults, *defaults]
             found[names[0]] = [
                 LossSetting(
                     a.arg,
@@ -60,13 +70,15 @@ def _argument_lines(docstring: str) -> dict[str, str]:
     return described
 
 
-def add_loss_settings(parser: argparse.ArgumentParser, losses: dict[str, list[LossSetting]]) -> None:
-    """A flag for each name of a setting; losses that share a name share the flag."""
+def add_loss_settings(
+    parser: argparse.ArgumentParser, losses: dict[str, list[LossSetting]], title: str = "settings of the losses"
+) -> None:
+    """A flag for each name of a setting; losses (or objectives) that share a name share the flag."""
     owners: dict[str, list[str]] = {}
     for loss, settings in losses.items():
         for setting in settings:
             owners.setdefault(setting.name, []).append(loss)
-    group = parser.add_argument_group("settings of the losses")
+    group = parser.add_argument_group(title)
     for settings in losses.values():
         for setting in settings:
             having = owners.pop(setting.name, None)

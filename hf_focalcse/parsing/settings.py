@@ -15,7 +15,7 @@ from ..options.foreign import FOREIGN
 from ..options.tables import option_of, ranges, replaces
 from ..options.training import GROUPS, Data, Dev, Distributed, Job, LoRA, Loss, Model, Publish, Reference, View
 from .legacy import METRIC_NAMES, translate
-from .losses import LossSetting, add_loss_settings, loss_settings
+from .losses import LossSetting, add_loss_settings, loss_settings, objective_settings
 from .parser import Parser, build
 from .recipes import read_recipe, recipe_names
 from .shipped import as_flags
@@ -27,7 +27,7 @@ class Settings:
 
     Args:
         training: a `FocalCSETrainingArguments`.
-        loss_settings: those settings of the loss that were given.
+        loss_settings, objective_settings: those settings of the loss and of the objective that were given.
         explicit: the names that the command line gives.
         given: these and the names that the recipe gives.
         command: the script and its flags, to repeat the run.
@@ -46,6 +46,7 @@ class Settings:
     publish: Publish
     training: Any
     loss_settings: dict[str, Any]
+    objective_settings: dict[str, Any]
     explicit: frozenset[str]
     given: frozenset[str]
     recipe: str | None
@@ -74,7 +75,7 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
     if "-h" in argv or "--help" in argv:
         print_help(script)
         raise SystemExit(0)
-    losses = loss_settings()
+    losses, objectives = loss_settings(), objective_settings()
     parser = training_parser(script)
     if "--help_all" in argv:
         parser.print_help()
@@ -90,7 +91,9 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
     if recipe is not None:
         values = read_recipe(recipe, parser)
         chosen = _last_value(argv, "--loss") or values.get("loss", Loss.loss)
-        values = _without_foreign(values, losses, chosen, recipe, notes)
+        values = _without_foreign(values, losses, f"loss {chosen}", recipe, notes)
+        chosen = _last_value(argv, "--objective") or values.get("objective", Loss.objective)
+        values = _without_foreign(values, objectives, f"objective {chosen}", recipe, notes)
         table = replaces()
         replaced = {key for flag in explicit for key in table.get(flag, ())}
         values = {key: value for key, value in values.items() if key not in replaced}
@@ -100,7 +103,8 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
     check_values(namespace)
     check_together(namespace, explicit)
     check_without_effect(namespace, explicit, notes)
-    own = _settings_of_loss(namespace, losses, explicit)
+    own = _settings_of("loss", namespace, losses, explicit)
+    of_objective = _settings_of("objective", namespace, objectives, explicit)
     if "output_dir" not in given:
         namespace.output_dir = default_folder(namespace, recipe)
     return Settings(
@@ -116,6 +120,7 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
         publish=build(Publish, namespace),
         training=_training_arguments(namespace),
         loss_settings=own,
+        objective_settings=of_objective,
         explicit=frozenset(explicit),
         given=frozenset(given),
         recipe=recipe,
@@ -129,7 +134,7 @@ def training_parser(script: str = "run_unsup.py") -> Parser:
     from ..training.args import FocalCSETrainingArguments  # takes seconds
 
     parser = Parser(*GROUPS, FocalCSETrainingArguments, prog=script, add_help=False)
-    add_loss_settings(parser, loss_settings())
+    _add_settings(parser)
     return parser
 
 
@@ -144,7 +149,7 @@ def print_help(script: str) -> None:
         epilog="Every argument of transformers.TrainingArguments is a flag too: see --help_all. "
         f"Short: {short}. Recipes and grids have the names in full.",
     )
-    add_loss_settings(parser, loss_settings())
+    _add_settings(parser)
     parser.print_help()
 
 
@@ -170,7 +175,7 @@ def check_together(namespace: argparse.Namespace, explicit: set[str]) -> None:
     """
     for one, other in (
         *(("eval_file", "sts_dir"), ("train_file", "dataset_name")),
-        ("train_fraction", "max_train_samples"),
+        *(("train_fraction", "max_train_samples"), ("text_column", "columns")),
     ):
         if {one, other} <= explicit:
             raise UserError(f"--{one} and --{other} are both given; leave one of them out")
@@ -183,6 +188,8 @@ def check_together(namespace: argparse.Namespace, explicit: set[str]) -> None:
     for name in ("lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules", "adapter_only"):
         if name in explicit and not namespace.lora:
             raise UserError(f"--{name} belongs to --lora, which is not given; add --lora, or leave --{name} out")
+    if namespace.repetition_rate is not None and namespace.view != "repeat":
+        raise UserError("--repetition_rate belongs to --view repeat, which is not given; leave it out")
     for name in ("reference_pooler", "reference_revision", "reference_weights"):
         if getattr(namespace, name) is not None and namespace.reference_model is None:
             raise UserError(f"--{name} belongs to --reference_model, which is not given; leave it out")
@@ -222,41 +229,53 @@ def default_folder(namespace: argparse.Namespace, recipe: str | None) -> str:
     start = Path(recipe or namespace.model_name_or_path or "").name
     for ending in (".yaml", ".yml"):
         start = start.removesuffix(ending)
-    return f"runs/{start}-{namespace.loss}-seed{namespace.seed}"
+    objective = "" if namespace.objective == Loss.objective else f"-{namespace.objective}"
+    return f"runs/{start}{objective}-{namespace.loss}-seed{namespace.seed}"
+
+
+def _add_settings(parser: Parser) -> None:
+    add_loss_settings(parser, loss_settings())
+    add_loss_settings(parser, objective_settings(), "settings of the objectives")
 
 
 def _without_foreign(
     values: dict[str, Any], losses: dict[str, list[LossSetting]], chosen: str, recipe: str, notes: list[str]
 ) -> dict[str, Any]:
-    """The values of a recipe without the settings that only other losses than the chosen one have."""
-    if chosen not in losses:
+    """The values of a recipe without the settings that only other losses, or objectives, than the chosen one have.
+
+    chosen: its kind and its name, such as "loss focal".
+    """
+    name = chosen.partition(" ")[2]
+    if name not in losses:
         return values
-    foreign = {s.name for settings in losses.values() for s in settings} - {s.name for s in losses[chosen]}
+    foreign = {s.name for settings in losses.values() for s in settings} - {s.name for s in losses[name]}
     notes += [
-        f"recipe {recipe}: {key} is left out because loss {chosen} does not have it"
+        f"recipe {recipe}: {key} is left out because {chosen} does not have it"
         for key in sorted(foreign & values.keys())
     ]
     return {key: value for key, value in values.items() if key not in foreign}
 
 
-def _settings_of_loss(
-    namespace: argparse.Namespace, losses: dict[str, list[LossSetting]], explicit: set[str]
+def _settings_of(
+    kind: str, namespace: argparse.Namespace, known_ones: dict[str, list[LossSetting]], explicit: set[str]
 ) -> dict[str, Any]:
-    """The settings of the chosen loss that were given.
+    """The settings of the chosen loss or objective (``kind``) that were given.
 
     Raises:
-        UserError: there is no such loss, or the command line gives a setting that it does not have.
+        UserError: there is none of that name, or the command line gives a setting that it does not have.
     """
-    if namespace.loss not in losses:
-        near, allowed = suggest(namespace.loss, losses), ", ".join(sorted(losses))
-        raise UserError(f"there is no loss {namespace.loss!r}{near}; allowed: {allowed}")
-    own = [s.name for s in losses[namespace.loss]]
-    known = {s.name for settings in losses.values() for s in settings}
+    chosen = getattr(namespace, kind)
+    if chosen not in known_ones:
+        near, allowed = suggest(chosen, known_ones), ", ".join(sorted(known_ones))
+        raise UserError(f"there is no {kind} {chosen!r}{near}; allowed: {allowed}")
+    own = [s.name for s in known_ones[chosen]]
+    known = {s.name for settings in known_ones.values() for s in settings}
     for name in sorted(explicit & known - set(own)):
-        having = ", ".join(loss for loss, settings in losses.items() if name in {s.name for s in settings})
-        raise UserError(f"--{name} belongs to loss {having}, not to {namespace.loss}; leave it out or change --loss")
-    wrapped = [*own, "matryoshka_dims", "matryoshka_weights"]  # which `build_loss` takes for every loss
-    return {name: getattr(namespace, name) for name in wrapped if getattr(namespace, name) is not None}
+        having = ", ".join(one for one, settings in known_ones.items() if name in {s.name for s in settings})
+        raise UserError(f"--{name} belongs to {kind} {having}, not to {chosen}; leave it out or change --{kind}")
+    if kind == "loss":
+        own += ["matryoshka_dims", "matryoshka_weights"]  # which `build_loss` takes for every loss
+    return {name: getattr(namespace, name) for name in own if getattr(namespace, name) is not None}
 
 
 def _training_arguments(namespace: argparse.Namespace) -> Any:

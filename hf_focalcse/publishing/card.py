@@ -62,6 +62,9 @@ def make_card(record: RunRecord, results: Results | None, plots: Sequence[str] =
         "title": escape_markdown(name),
         "verdict": verdict(record),
         "dimensions": str(model["embedding_dimensions"]),
+        "supervision": "on pairs of texts that are said to mean the same"
+        if record.data.get("columns")
+        else "without labels",
         "loss_name": loss["name"],
         "paper": loss["paper"],
         "start": link(base) if base else code_span(Path(str(model["name_or_path"])).name),

@@ -33,9 +33,15 @@ RUN_FACTS = {  # what a run is besides its options -> its name in messages
     "loss": "loss",
     "objective": "objective",
     "projection": "projection",
+    "objective_settings": "settings of the objective",
+    "lora": "LoRA",
+    "base_weights": "the base encoder of LoRA (CRC-32 of its weights)",
 }
 NOT_ROOM = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)  # a write failed, but not for room
-UNNAMED = {"objective": "Contrastive"}  # what a checkpoint means that was written before it was named
+UNNAMED = {
+    "objective": "Contrastive",
+    "objective_settings": {},
+}  # what a checkpoint means that was written before it was named
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ from accelerate.utils import DynamoBackend
 from torch.utils.data import IterableDataset
 from transformers.utils import logging
 
+from ..data.views import View
 from ..errors import UserError
 from ..losses import ContrastiveLoss
 from ..objectives import Contrastive, Objective
-from .given import take_loss, take_reference
+from .given import pair_columns_of, take_loss, take_reference
 
 logger = logging.get_logger(__name__)
 
@@ -23,15 +24,19 @@ def choose_objective(
     reference: Any,
     negatives: str,
     max_seq_length: int,
+    data: Any = None,
 ) -> Objective:
-    """The objective that is given, or the contrastive one of a loss, by default focal.
+    """The objective that is given, or the contrastive one of a loss, by default focal; over the columns of pairs where
+    the training data have them under their usual names.
 
     Raises:
         UserError: both are given, or as for `take_loss` and `take_reference`.
     """
     if objective is None:
         frozen = take_reference(reference)
-        return Contrastive(take_loss(loss), mask_duplicates, frozen, negatives, max_seq_length)
+        columns = pair_columns_of(data)
+        views: Any = 2 if columns is None else [View(columns=(column,)) for column in columns]
+        return Contrastive(take_loss(loss), mask_duplicates, frozen, negatives, max_seq_length, views=views)
     if not isinstance(objective, Objective):
         raise UserError(f"objective is {type(objective).__name__}; give an Objective, or the loss as loss=…")
     given = {"loss": loss, "mask_duplicates": mask_duplicates, "reference": reference}

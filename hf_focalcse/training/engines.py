@@ -112,12 +112,15 @@ def engine_of(accelerator: Any) -> str:
     return "one process" if kind == DistributedType.NO else "DDP"
 
 
-def check_engine(args: Any, accelerator: Any) -> None:
-    """Refuse an engine that is not the one asked for, or one that would save nothing or clip by its own rule.
+def check_engine(args: Any, accelerator: Any, objective: Any = None) -> None:
+    """Refuse an engine that is not the one asked for, that would save nothing or clip by its own rule, or that the
+    objective cannot be trained by.
 
     Raises:
         UserError: with the setting or the command that works.
     """
+    if objective is not None:
+        objective.check_engine(engine_of(accelerator))
     asked, runs, several = asked_engine(args), engine_of(accelerator), asked_processes()
     if accelerator.num_processes != several:
         raise UserError(

@@ -15,7 +15,8 @@ from transformers import set_seed
 from transformers.utils import logging
 
 from ..data.formats import called, require_columns
-from ..data.given import SOURCE, GivenSentences, measure_lengths, take_rows
+from ..data.given import KNOWN, SOURCE, GivenSentences, measure_lengths, take_rows
+from ..data.pairs import PairRows, header_of, pairs_of, read_pairs, usual_columns
 from ..data.views import Collator
 from ..encoder.head import FocalCLMixin
 from ..encoder.loading import load_model, require_projection
@@ -141,7 +142,11 @@ def take_sentences(data: Any, collator: Collator, tokenizer: Any, args: Any) -> 
     """
     if data is None:
         return None
-    rows = take_rows(data, collator.columns)
+    wanted = collator.columns
+    if wanted is not None and len(wanted) > 1 and not isinstance(data, PairRows) and is_pairs(data, wanted):
+        path = isinstance(data, (str, Path))
+        return read_pairs(data, wanted) if path else pairs_of(data, wanted, SOURCE)
+    rows = take_rows(data, wanted)
     if isinstance(rows, IterableDataset) and args.max_steps <= 0:
         raise UserError("train_dataset is a stream, whose length is not known; say how many steps with max_steps")
     if isinstance(rows, IterableDataset) and args.world_size > 1 and not args.dataloader_drop_last:
@@ -153,6 +158,26 @@ def take_sentences(data: Any, collator: Collator, tokenizer: Any, args: Any) -> 
     if isinstance(rows, GivenSentences) and (unread := find_unread(tokenizer, rows)) is not None:
         logger.warning("%s", unread)
     return rows
+
+
+def is_pairs(data: Any, columns: tuple[str, ...]) -> bool:
+    """Whether ``data`` can be read as pairs with these columns: a file or rows of a known number."""
+    return columns == pair_columns_of(data) and not isinstance(data, IterableDataset)
+
+
+def pair_columns_of(data: Any) -> tuple[str, ...] | None:
+    """The columns of pairs that a data set in memory or a file has under their usual names; None where there are none,
+    or a column is called text or sentence."""
+    if isinstance(data, (str, Path)):
+        columns = header_of(data)
+    elif hasattr(data, "column_names"):
+        columns = list(data.column_names or ())
+    elif hasattr(data, "columns") and isinstance(data, PairRows):
+        return data.columns
+    else:
+        first = data[0] if isinstance(data, (list, tuple)) and data else None
+        columns = list(first) if isinstance(first, Mapping) else []
+    return None if set(KNOWN) & set(columns) else usual_columns(columns)
 
 
 def check_amount(data: Any, args: Any) -> None:

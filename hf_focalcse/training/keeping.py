@@ -241,14 +241,14 @@ class KeepingTrainer(RefusingTrainer):
         return self.is_fsdp_enabled or self.is_deepspeed_enabled
 
     def _save_objective(self, folder: Path) -> None:
-        """Each rank writes what its objective keeps; parameters, which are equal on all ranks, only the first.
+        """Each rank writes what its objective keeps; what is equal on all ranks, only the first.
 
         A checkpoint that no run can be resumed from (--save_only_model) holds nothing of the objective.
         """
         if self.args.save_only_model:
             return
-        parameters = {name for name, _ in self.train_objective.named_parameters()}
-        skipped = parameters if self._sharded or self.args.process_index else set()
+        skipped = {name for name, _ in self.train_objective.named_parameters()} if self._sharded else set()
+        skipped |= self.train_objective.shared() if self.args.process_index else set()
         kept = {name: value.cpu() for name, value in self.train_objective.kept().items() if name not in skipped}
         if kept:
             save_file(

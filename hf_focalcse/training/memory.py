@@ -98,12 +98,13 @@ class StepMemory:
 
 def estimate_step(
     model: Any, loss: ContrastiveLoss | None, batch: int, length: int, optimizer: str = "adamw", world_size: int = 1,
-    views: int = 2, autocast: Any = None,
+    views: int = 2, autocast: Any = None, passes: int = 1, frozen: int = 0,
 ) -> StepMemory:  # fmt: skip
     """The memory of a step over ``batch`` sentences a process, with all ``world_size`` processes' views as candidates.
 
     Activations are those that one sentence of full length keeps here and now. FSDP2 and ZeRO share out weights,
     gradients and optimizer, and take less. autocast: makes the context that the forward pass runs in.
+    passes: through networks of this size, for a row. frozen: bytes of the weights beside the model.
     """
     trained = [p.numel() for p in model.parameters() if p.requires_grad]
     width = next((size for part, size in OPTIMIZER_STATES.items() if part in optimizer), ADAM_STATES)
@@ -112,12 +113,13 @@ def estimate_step(
     cells = 0 if loss is None else loss.cells(batch, candidates, device)
     vectors = 4 * (batch + candidates) * model.config.hidden_size  # given, of length 1, and the gradients of both
     row, layer, once = kept_for_backward(model, views, length, autocast)
+    row *= passes
     return StepMemory(
         rows=batch * views,
         group=model.rows_per_group(batch * views),
         length=length,
         chunk_size=model.chunk_size,
-        weights=sum(p.numel() * p.element_size() for p in model.parameters()),
+        weights=sum(p.numel() * p.element_size() for p in model.parameters()) + frozen,
         gradients=4 * sum(trained),
         optimizer=width * sum(trained),
         row=row,

@@ -98,7 +98,8 @@ class FocalCSETrainer(SearchingTrainer):
         refuse_parameters(further, FocalCSETrainer)
         self.began = time.monotonic()  # a command line puts its own beginning here
         self.args = args = take_arguments(args)
-        self.objective = choose_objective(objective, loss, mask_duplicates, reference, negatives, max_seq_length)
+        chosen = (loss, mask_duplicates, reference, negatives, max_seq_length, train_dataset)
+        self.objective = choose_objective(objective, *chosen)
         self.allow_resume_mismatch = allow_resume_mismatch
         self.dev = take_dev(dev, eval_dataset)
         self.alarms = Alarms()
@@ -136,7 +137,7 @@ class FocalCSETrainer(SearchingTrainer):
         self.model_accepts_loss_kwargs = False  # before 5.24 this, not the class attribute, decides the division
         self.pads = args.world_size > 1 and not args.dataloader_drop_last
         check_compiled(model, self.accelerator)
-        check_engine(args, self.accelerator)
+        check_engine(args, self.accelerator, self.train_objective)
         check_lora(model, engine_of(self.accelerator))
         self.stop_signals = StopSignals()
         self.add_callback(StartOfTraining(self))
@@ -353,6 +354,7 @@ class FocalCSETrainer(SearchingTrainer):
             world_size=self.args.world_size if self.train_objective.negatives == "global" else 1,
             views=self.views,
             autocast=self.accelerator.autocast,
+            **self.train_objective.memory(),
         )
 
     def _step_ran_out(self) -> str:

@@ -159,6 +159,10 @@ PARSER_MISTAKES = [  # what the parser decides, so no model, file or torch is ne
     ("eval", "--dataset x", "there is no flag --dataset; see eval --help"),
     ("train", f"{GOOD} --loss focl", "no loss 'focl', did you mean 'focal'"),
     ("train", f"{GOOD} --loss infonce --m 0.3", "--m belongs to loss dclr, focal, rankcse, not to infonce"),
+    ("train", f"{GOOD} --objective momentum", "there is no objective 'momentum'"),
+    ("train", f"{GOOD} --queue_size 9", "--queue_size belongs to objective momentum_queue, not to contrastive"),
+    ("train", f"{GOOD} --repetition_rate 0.1", "--repetition_rate belongs to --view repeat"),
+    ("train", f"{GOOD} --view repat", "--view is 'repat'; it must be plain or repeat"),
     ("train", f"{GOOD} --do_mlm", "--do_mlm is not accepted: the masked-language-model auxiliary is not provided"),
     ("train", f"{GOOD} --label_smoothing_factor 0.1", "contrastive losses have no label smoothing"),
     ("train", f"{GOOD} --eval_strategy sometimes", "sometimes is not a valid IntervalStrategy"),
@@ -268,6 +272,8 @@ MISTAKES = [  # what the job decides once it sees files, models or devices
     ("train", f"{GOOD} --pooler mean --reinit_projection true", "--reinit_projection belongs to --pooler cls"),
     ("train", f"{GOOD} --model_revision abc", "revision 'abc' is given for the folder 'tiny'"),
     ("train", f"{GOOD} --report_to wandb", "wandb"),
+    ("train", f"{GOOD} --objective mlm --loss focal", "--loss belongs to contrastive objectives, and --objective mlm"),
+    ("train", f"{GOOD} --objective mlm --view repeat", "--view belongs to contrastive objectives"),
     ("train", f"{GOOD} --loss dclr", "loss dclr compares with a frozen encoder and was given none: name one"),
     ("train", f"{GOOD} --loss dclr_released", "loss dclr_released compares with a frozen encoder"),
     ("train", f"{GOOD} --loss dclr --reference_model tiny", "choose with --reference_pooler: cls"),
@@ -414,7 +420,7 @@ def test_recipes_parse_and_flags_win(recipe, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     settings = parse(["--recipe", recipe, "--learning_rate", "9e-6"])
     assert settings.training.learning_rate == 9e-6
-    losses = {"simcse": "infonce", "dclr": "dclr", "rankcse": "rankcse"}
+    losses = {"simcse": "infonce", "dclr": "dclr", "rankcse": "rankcse", "sup": "infonce"}
     assert settings.loss.loss == losses.get(recipe.partition("-")[0], "focal")
     header = (ROOT / "hf_focalcse/recipes" / f"{recipe}.yaml").read_text()
     assert "Hardware" in header.split("\nmodel_name_or_path")[0]
@@ -713,6 +719,86 @@ def test_rankcse_trains_with_two_teachers_of_other_tokenizers(work, capsys):
     with pytest.raises(SystemExit):
         run("train", *ask[:-2], "3", "1", "--resume_from_checkpoint", "last")
     assert "--reference_weights was [1.0, 3.0] and is [3.0, 1.0]" in capsys.readouterr().err
+
+
+def test_esimcse_trains_from_the_command_line(work, capsys):
+    ask = DCLR.replace("--loss dclr", "--loss focal --objective momentum_queue --queue_size 20 --view repeat").split()
+    run("train", *ask)
+    assert "Objective: momentum_queue, {'queue_size': 20, 'momentum': 0.995}" in capsys.readouterr().out
+    record = RunRecord.load(work / "out")
+    assert record.loss["objective"] == "momentum_queue" and record.loss["queue_size"] == 20
+    assert record.settings["objective"] == "momentum_queue" and record.settings["view"] == "repeat"
+    lines = [line for line in record.log if "loss" in line]
+    assert lines[0]["negatives_per_anchor_mean"] <= 7 < lines[1]["negatives_per_anchor_mean"] <= 15
+    card = (work / "out/README.md").read_text()
+    assert "objective = momentum_queue, queue_size = 20" in card and "2109.04380" in card and "hou2023focal" in card
+    with pytest.raises(SystemExit):
+        run("train", *ask, "--momentum", "0.9", "--resume_from_checkpoint", "last")
+    assert "settings of the objective was" in capsys.readouterr().err
+
+
+def test_mlm_trains_from_the_command_line_and_a_contrastive_run_goes_on_from_it(work, capsys):
+    ask = DCLR.replace("--loss dclr", "--objective mlm --mask_probability 0.4").split()
+    run("train", *ask)
+    said = capsys.readouterr().out
+    assert "Objective: mlm, {'mask_probability': 0.4, 'whole_words': True}" in said and "Loss: " not in said
+    record = RunRecord.load(work / "out")
+    assert record.loss["name"] == "mlm" and record.loss["mask_probability"] == 0.4
+    assert "1810.04805" in (work / "out/README.md").read_text()
+    assert set(load_file(work / "out/model.safetensors")) == set(load_file(work / "tiny/model.safetensors"))
+    assert not list((work / "out").glob("objective*")) and list((work / "out").glob("checkpoint-*/objective-0*"))
+    run(
+        "train", *DCLR.replace("--loss dclr", "--loss focal").replace(" tiny ", " out ").split(), "--output_dir", "two"
+    )
+    assert RunRecord.load(work / "two").model["name_or_path"] == "out"
+
+
+def write_triples(path: Path, columns=("anchor", "positive", "negative")) -> Path:
+    rows = [",".join(columns), *(f"{a},{a} today,{b}" for a, b in zip(SENTENCES * 2, SENTENCES[3:] * 4, strict=False))]
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def test_a_three_column_file_trains(work, capsys):
+    write_triples(work / "triples.csv")
+    ask = DCLR.replace("--loss dclr", "--loss focal").replace("text.txt", "triples.csv").split()
+    run("train", *ask, "--hard_negative_weight", "1.5")
+    assert "column 'anchor, positive, negative'" in capsys.readouterr().out
+    record = RunRecord.load(work / "out")
+    assert record.data["columns"] == ["anchor", "positive", "negative"]
+    assert record.loss["hard_negative_weight"] == 1.5
+    assert next(line["negatives_per_anchor_mean"] for line in record.log if "loss" in line) > 8
+    card = (work / "out/README.md").read_text()
+    assert "Trained on pairs of texts" in card and "Trained without labels" not in card
+    run("train", *ask, "--columns", "anchor", "positive", "--overwrite_output_dir")
+    assert RunRecord.load(work / "out").data["columns"] == ["anchor", "positive"]
+    run("train", *ask, "--text_column", "negative", "--overwrite_output_dir")
+    assert "columns" not in RunRecord.load(work / "out").data
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--train_file abcd.csv", "has 4 columns; name one with --text_column for sentences, or two or three with "
+         "--columns for pairs and their hard negatives; its columns are 'a', 'b', 'c', 'd'"),
+        ("--train_file abcd.csv --columns a", "--columns names 1 column(s), 'a'; give --columns ANCHOR POSITIVE or"),
+        ("--train_file abcd.csv --columns a e", "abcd.csv has no column 'e'"),
+        ("--train_file abcd.csv --columns a b --text_column c", "--text_column and --columns are both given"),
+        ("--train_file text.txt --columns a b", "names columns of one table, and text.txt is none"),
+        ("--train_file triples.csv --view repeat", "--view repeat makes two views of one text, but triples.csv is"),
+        ("--train_file triples.csv --hard_negative_weight 0", "--hard_negative_weight is 0.0; it must be above 0"),
+        ("--train_file abcd.csv --columns a b --hard_negative_weight 2", "has no column of hard negatives"),
+        ("--train_file triples.csv --loss dclr --reference_model tiny --reference_pooler mean",
+         "asks a reference about one text a row, and rows of pairs have 3"),
+        ("--train_file triples.csv --objective momentum_queue", "momentum_queue takes sentences, and the training"),
+    ],
+)  # fmt: skip
+def test_pairs_that_cannot_be_trained_on_are_refused(work, capsys, flags, said):
+    write_triples(work / "triples.csv")
+    (work / "abcd.csv").write_text("a,b,c,d\n" + "x,y,z,w\n" * 8)
+    with pytest.raises(SystemExit):
+        run("train", *GOOD.replace("--train_file text.txt", "").split(), *flags.split())
+    assert said in capsys.readouterr().err
 
 
 def test_dclr_trains_with_a_reference_of_another_tokenizer_and_never_saves_it(work, capsys):

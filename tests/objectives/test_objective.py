@@ -5,12 +5,14 @@ import copy
 import dataclasses
 import json
 import os
+import random
 import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from family import MADE, PLAIN, kept_of, objective_trainer
 from rank_training import engines_by_weights
 from safetensors.torch import load_file
 from tiny import SENTENCES, save_tiny
@@ -69,31 +71,16 @@ class KillAt(TrainerCallback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def train(base, folder, engine, resume=None, die_at=None, steps=20):
+def train(base, folder, engine, resume=None, die_at=None, steps=20, objective=QueueWithNetwork):
     """Everything that is trained or kept, at the end of a run over two and a half epochs."""
-    from rank_training import engine_arguments, shim_fsdp
-
-    from hf_focalcse.training.engines import whole_model
-
-    torch.set_num_threads(1)
-    args = FocalCSETrainingArguments(
-        output_dir=str(folder), max_steps=steps, per_device_train_batch_size=4, save_steps=7, save_strategy="steps",
-        learning_rate=1e-3, use_cpu=True, disable_tqdm=True, report_to="none", eval_strategy="no",
-        load_best_model_at_end=False, logging_steps=5, **engine_arguments(engine, folder),
-    )  # fmt: skip
-    if engine == "FSDP2":
-        shim_fsdp()
-    with whole_model():
-        model = load_model(base, "cls", dropout=0.1)
-    torch.manual_seed(3)
-    objective = QueueWithNetwork()
-    trainer = FocalCSETrainer(model, args, train_dataset=TEXTS, objective=objective)
+    trainer = objective_trainer(
+        base, folder, objective, engine, max_steps=steps, save_steps=7, save_strategy="steps", logging_steps=5
+    )
     if die_at:
         trainer.add_callback(KillAt(die_at))
     trainer.train(resume_from_checkpoint=resume)
     state = trainer.accelerator.get_state_dict(trainer.model_wrapped) or {}
-    kept = {name: value.clone().numpy() for name, value in objective.kept().items() if name in ("draws", "queue")}
-    kept |= {name: value.clone().numpy() for name, value in objective.named_buffers()}
+    kept = kept_of(trainer.objective)
     trainer.save_whole(folder)
     return {name: value.detach().cpu().numpy().copy() for name, value in state.items()}, kept
 
@@ -107,13 +94,18 @@ def base(tmp_path_factory):
     return str(save_tiny(tmp_path_factory.mktemp("objective") / "base"))
 
 
-def check_resumes(ranks, base, tmp_path, world, engine):
-    whole = ranks(world, train, base, tmp_path / "whole", engine)
-    assert ranks(world, train, base, tmp_path / "cut", engine, None, 13) == [None] * world
-    again = ranks(world, train, base, tmp_path / "cut", engine, "last")
+def check_resumes(ranks, base, tmp_path, world, engine, *objective):
+    whole = ranks(world, train, base, tmp_path / "whole", engine, None, None, 20, *objective)
+    cut = ranks(world, train, base, tmp_path / "cut", engine, None, random.randint(8, 19), 20, *objective)
+    assert cut == [None] * world
+    again = ranks(world, train, base, tmp_path / "cut", engine, "last", None, 20, *objective)
     assert equal(whole[0][0], again[0][0])
     for one, other in zip(whole, again, strict=True):  # buffers and generator of every rank
         assert equal(one[1], other[1])
+    return whole, tmp_path / "cut"
+
+
+def check_network_is_trained(whole):
     moved = [name for name in whole[0][0] if "objective." in name and "network.0.weight" in name]
     assert moved, sorted(whole[0][0])  # it is trained
     torch.manual_seed(3)
@@ -121,12 +113,46 @@ def check_resumes(ranks, base, tmp_path, world, engine):
 
 
 def test_one_process_resumes_bit_for_bit(ranks, base, tmp_path):
-    check_resumes(ranks, base, tmp_path, 1, "one")
+    check_network_is_trained(check_resumes(ranks, base, tmp_path, 1, "one")[0])
 
 
 @engines_by_weights  # ZeRO-1 and 2 keep an objective in the same files as ZeRO-3
 def test_ranks_resume_bit_for_bit(ranks, base, tmp_path, engine):
-    check_resumes(ranks, base, tmp_path, 2, engine)
+    check_network_is_trained(check_resumes(ranks, base, tmp_path, 2, engine)[0])
+
+
+@pytest.mark.parametrize(("name", "engine"), [(name, engine) for name in MADE for engine in ("one", "DDP")])
+def test_every_objective_resumes_and_is_not_published(ranks, base, tmp_path, name, engine):
+    world = 1 if engine == "one" else 2
+    _, folder = check_resumes(ranks, base, tmp_path, world, engine, name)
+    for place in (folder, folder / "checkpoint-14"):
+        names = {name.removeprefix("bert.") for name in load_file(place / "model.safetensors")}
+        assert names == set(load_file(f"{base}/model.safetensors"))
+        _, info = AutoModel.from_pretrained(place, output_loading_info=True)
+        assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert not list(folder.glob("objective*"))
+
+
+def end_of(base, folder, name, world):
+    """All weights and what is kept, after four steps in float64 without dropout."""
+    trainer = objective_trainer(
+        base, folder, PLAIN.get(name, name), "DDP" if world > 1 else "one", dropout=0.0, double=True, optim="sgd",
+        max_grad_norm=0.0, learning_rate=0.01, lr_scheduler_type="constant", per_device_train_batch_size=8 // world,
+    )  # fmt: skip
+    trainer.train()
+    weights = {k: v.detach().numpy().copy() for k, v in trainer.encoder.state_dict().items()}
+    return weights | kept_of(trainer.objective)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_two_processes_equal_one(ranks, tmp_path, name):
+    base = str(save_tiny(tmp_path / "base", initializer_range=0.4))  # vectors that differ
+    one = ranks(1, end_of, base, tmp_path / "1", name, 1)[0]
+    for found in ranks(2, end_of, base, tmp_path / "2", name, 2):
+        assert found.keys() == one.keys()
+        largest = max(float(np.abs(found[key] - one[key]).max()) for key in one)
+        print(f"{name}: {largest:.1e}")
+        assert largest <= 1e-12
 
 
 def test_it_is_in_checkpoints_and_never_published(ranks, base, tmp_path):

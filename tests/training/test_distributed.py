@@ -185,9 +185,12 @@ def pairs_of(sizes, negatives="global", cells=losses.base.BLOCK_CELLS):
     z = whole[own].clone().requires_grad_()
     two = make_pairs(z[:, :2], ids[own], frozen[own], negatives, seed=7)
     hard = make_pairs(z, ids[own], negatives=negatives)
-    loss = build_loss("focal")(two) + build_loss("infonce")(hard)
+    texts = torch.stack([ids, torch.arange(sum(sizes)) + 10, ids + 20], 1)  # of anchors, positives, hard negatives
+    weighted = make_pairs(z, texts[own], negatives=negatives, hard_negative_weight=1.5)
+    loss = build_loss("focal")(two) + build_loss("infonce")(hard) + build_loss("focal")(weighted)
     loss.backward()
     masks = {"excluded": two.excluded[:], "hard": hard.negative_mask(), "reference": two.reference}
+    masks["weighted"] = weighted.negative_mask()
     return {k: v.numpy() for k, v in masks.items()} | {
         "gradient": z.grad.numpy(),
         "loss": loss.item(),
@@ -201,7 +204,7 @@ def pairs_of(sizes, negatives="global", cells=losses.base.BLOCK_CELLS):
 def test_pairs_of_all_ranks_are_those_of_one_process(ranks, sizes, cells):
     one = ranks(1, pairs_of, [sum(sizes)])[0]
     several = ranks(len(sizes), pairs_of, sizes, "global", *([cells] if cells else []))
-    for name in ("excluded", "hard", "reference"):
+    for name in ("excluded", "hard", "reference", "weighted"):
         together = np.concatenate([rank[name] for rank in several])
         np.testing.assert_allclose(together.astype(float), one[name].astype(float), atol=1e-15)
     # DDP averages: the mean over ranks of what reached their rows is the gradient of the whole loss

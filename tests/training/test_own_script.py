@@ -3,9 +3,12 @@
 import dataclasses
 import importlib.machinery
 import inspect
+import json
 import math
 import sys
 import types
+from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
@@ -59,6 +62,22 @@ def losses(trainer):
 
 
 # ---- a model, a loss, arguments
+
+
+@pytest.mark.parametrize("kind", ["dataset", "list", "file"])
+def test_pairs_are_found_by_their_columns(base, arguments, tmp_path, kind):
+    rows = [{"anchor": a, "positive": f"{a} now", "negative": b} for a in TEXT for b in TEXT[:3]]
+    data: Any = rows
+    if kind == "dataset":
+        data = datasets.Dataset.from_list(rows)
+    elif kind == "file":
+        data = str(tmp_path / "pairs.jsonl")
+        Path(data).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    trainer = FocalCSETrainer(base, arguments(max_steps=1), train_dataset=data)
+    assert trainer.views == 3 and trainer.train_dataset.report.columns == ("anchor", "positive", "negative")
+    trainer.train()
+    text = [row | {"text": "a"} for row in rows]  # a column of that name is taken as ever
+    assert FocalCSETrainer(base, arguments(), train_dataset=text).views == 2
 
 
 def test_a_reference_by_name_pools_as_its_folder_says_or_is_refused(base, arguments, tmp_path):

@@ -1,0 +1,58 @@
+"""The golden file of the family: what of it other tests read, what losses alone show, and what is not built yet."""
+
+import pytest
+import torch
+from golden import all_cases, case_of, check
+
+from hf_focalcse import build_loss
+from hf_focalcse.losses import Pairs
+from hf_focalcse.objectives.pairs import make_pairs
+
+READ = {
+    "rankcse": "losses/test_rankcse.py",
+    "esimcse": "objectives/test_momentum_queue.py and data/test_repeat.py",
+    "supervised_simcse": "objectives/test_supervised.py",
+    "mlm": "objectives/test_mlm.py",
+    "cocktail": "cli/test_merge_command.py, but for weights from losses on examples, which nothing here takes",
+    "gsinfonce": "below: the noise has no effect that a scale could change, so it is no option",
+    "prompteol": "below: the loss alone; prompts, last tokens and adapters belong to the encoder",
+}
+NOT_BUILT = {"diffcse", "promptbert", "tsdae", "sncse", "cotbert"}
+
+
+def test_every_method_is_read_or_known_to_be_missing(shared):
+    found = {case["method"] for case in all_cases(shared)}
+    assert found == READ.keys() | NOT_BUILT and not READ.keys() & NOT_BUILT and len(all_cases(shared)) == 36
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_gaussian_negatives_are_a_constant_under_cosine(shared, number):
+    inputs, settings, expected = case_of(shared, "gsinfonce", number)
+    z1, z2 = inputs["z1"].requires_grad_(), inputs["z2"].requires_grad_()
+    loss = build_loss("infonce", temperature=settings["tau"])
+
+    def value(noise):
+        return Pairs(z1, torch.cat([z2, noise]), torch.arange(len(z1)))
+
+    check(loss.rows(value(inputs["noise"])), expected["rows"])
+    check(loss(value(inputs["noise"] * 7)), expected["loss_noise_times_7"])
+    check(loss(value(inputs["noise"][:0])), expected["loss_without_noise"])
+    found = loss(value(inputs["noise"]))
+    check(found, expected["loss"])
+    found.backward()
+    check(z1.grad, expected["grad_z1"])
+    check(z2.grad, expected["grad_z2"])
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_loss_of_prompts_is_that_of_pairs_with_hard_negatives(shared, number):
+    inputs, settings, expected = case_of(shared, "prompteol", number)
+    parts = [torch.tensor(expected["anchor"], dtype=torch.float64), inputs["positive"], inputs["negative"]]
+    views = torch.stack(parts, 1).requires_grad_()
+    loss = build_loss("infonce", temperature=settings["tau"])
+    check(loss.rows(make_pairs(views)), expected["rows"])
+    value = loss(make_pairs(views))
+    check(value, expected["loss"])
+    value.backward()
+    for view, name in enumerate(("anchor", "positive", "negative")):
+        check(views.grad[:, view], expected[f"grad_{name}"])

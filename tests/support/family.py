@@ -1,0 +1,58 @@
+"""Every objective of the package by name, small enough for a tiny encoder, and a run of a few steps with it."""
+
+import torch
+from rank_training import TEXTS, engine_arguments, shim_fsdp
+
+from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss, load_model
+from hf_focalcse.data.views import Repeat, View
+from hf_focalcse.objectives.mlm import MaskedLanguageModel
+from hf_focalcse.objectives.momentum_queue import MomentumQueue
+
+MADE = {
+    "mlm": lambda: MaskedLanguageModel(mask_probability=0.4),
+    "momentum_queue": lambda: MomentumQueue(
+        build_loss("focal"), queue_size=12, momentum=0.5, views=[View(), Repeat(rate=0.5)]
+    ),
+}
+# Views draw for a batch as a whole, which other processes share out otherwise; without them.
+PLAIN = {"momentum_queue": lambda: MomentumQueue(build_loss("focal"), queue_size=12, momentum=0.5)}
+
+
+def objective_trainer(base, folder, objective, engine="one", dropout=0.1, double=False, texts=TEXTS, **arguments):
+    """A trainer of a tiny encoder; dropout 0 is switched off when the trainer has been made."""
+    from hf_focalcse.training.engines import whole_model
+
+    torch.set_num_threads(1)
+    defaults = {
+        "max_steps": 4, "per_device_train_batch_size": 4, "learning_rate": 1e-3, "use_cpu": True, "disable_tqdm": True,
+        "report_to": "none", "eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False,
+        "logging_steps": 1,
+    }  # fmt: skip
+    args = FocalCSETrainingArguments(output_dir=str(folder), **defaults | engine_arguments(engine, folder) | arguments)
+    if engine == "FSDP2":
+        shim_fsdp()
+    with whole_model():
+        model = load_model(base, "cls", dropout=dropout or 0.1)
+    model = model.double() if double else model
+    torch.manual_seed(3)
+    made = MADE[objective]() if isinstance(objective, str) else objective()
+    trainer = FocalCSETrainer(model, args, train_dataset=texts, objective=made)
+    if not dropout:
+        for network in (trainer.model, *getattr(made, "beside", list)()):
+            without_dropout(network)
+    return trainer
+
+
+def without_dropout(model) -> None:
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if hasattr(module, "dropout_prob"):
+            module.dropout_prob = 0.0
+    model.config.attention_probs_dropout_prob = 0.0
+
+
+def kept_of(objective) -> dict:
+    """What it keeps besides parameters, which engines may share out."""
+    own = {name for name, _ in objective.named_parameters()}
+    return {name: v.detach().cpu().clone().numpy() for name, v in objective.kept().items() if name not in own}
