@@ -212,7 +212,7 @@ def find_pairs(data: Data, how: dict[str, Any]) -> PairRows | None:
     if data.text_column is not None:
         return None
     if data.dataset_name is not None and data.dataset_file is None:
-        rows = load_split(data.dataset_name, data.dataset_split, data.dataset_revision)
+        rows = load_split(data.dataset_name, data.dataset_config, data.dataset_split, data.dataset_revision)
         source = f"{data.dataset_name} ({data.dataset_split})"
         columns = chosen_columns(rows.column_names, data.columns, source)
         return None if columns is None else pairs_of(rows.select_columns(list(columns)), columns, source, **how)
@@ -276,7 +276,7 @@ def prepare_sentences(settings: Settings, model: Any) -> Sentences | PairRows:
     return sentences
 
 
-def decide_unread(settings: Settings, model: Any, sentences: Sentences) -> Settings:
+def decide_unread(settings: Settings, model: Any, sentences: Sentences | PairRows) -> Settings:
     """A note on the words that the tokenizer does not know."""
     unread = find_unread(model.tokenizer, sentences)
     return settings if unread is None else settings.noting(str(unread))

@@ -97,5 +97,5 @@ def count_unread(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Un
 def find_unread(tokenizer: PreTrainedTokenizerBase, sentences: Any) -> Unread | None:
     """`count_unread` of rows with a ``text``, of many an evenly spaced sample; None where everything is known."""
     chosen = np.unique(np.linspace(0, len(sentences) - 1, min(len(sentences), LOOKED_AT)).round().astype(np.int64))
-    found = count_unread(tokenizer, [sentences[int(i)]["text"][:CHARACTERS] for i in chosen])
+    found = count_unread(tokenizer, [next(iter(sentences[int(i)].values()))[:CHARACTERS] for i in chosen])
     return found if found.unknown or found.lost else None

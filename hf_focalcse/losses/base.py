@@ -1,4 +1,4 @@
-"""What a loss sees (`Pairs`), what a loss is (`ContrastiveLoss`) and how one is built by name (`build_loss`).
+"""What a loss sees (`Pairs`), and what a loss is (`ContrastiveLoss`).
 
 Shape letters: B anchors of this process, N candidates (of all processes), D dimensions.
 """
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import UserError, suggest
+from ..errors import UserError
 
 LOSSES: dict[str, type[ContrastiveLoss]] = {}
 BLOCK_CELLS = 2**20  # of B x N computed at a time on a CPU, 4 MB in float32: larger blocks are no faster there
@@ -343,39 +343,6 @@ class _BlockedCrossEntropy(torch.autograd.Function):
 def settings_of(loss: type[ContrastiveLoss]) -> dict[str, inspect.Parameter]:
     """The settings that a loss declares in its constructor."""
     return {name: p for name, p in inspect.signature(loss.__init__).parameters.items() if name != "self"}
-
-
-def build_loss(
-    name: str,
-    *,
-    matryoshka_dims: Sequence[int] | None = None,
-    matryoshka_weights: Sequence[float] | None = None,
-    **settings: Any,
-) -> ContrastiveLoss:
-    """The loss registered as ``name`` with ``settings``; with ``matryoshka_dims`` its sum over these sizes, see
-    `Matryoshka`.
-
-    Raises:
-        UserError: an unknown name, a setting that this loss does not have, or sizes and weights that do not fit.
-    """
-    if name not in LOSSES:
-        raise UserError(f"there is no loss {name!r}{suggest(name, LOSSES)}; allowed: {', '.join(sorted(LOSSES))}")
-    allowed = settings_of(LOSSES[name])
-    for key in settings:
-        if key not in allowed:
-            raise UserError(
-                f"loss {name!r} has no setting {key!r}{suggest(key, allowed)}; it has: {', '.join(allowed)}"
-            )
-    loss = LOSSES[name](**settings)
-    if matryoshka_dims is None:
-        if matryoshka_weights is not None:
-            raise UserError(
-                "matryoshka_weights is given, but no matryoshka_dims to weight; leave it out, or add these"
-            )
-        return loss
-    from .matryoshka import Matryoshka  # which is a loss itself, and so imports this file
-
-    return Matryoshka(loss, matryoshka_dims, matryoshka_weights)
 
 
 def positive_number(name: str, value: float) -> float:

@@ -13,13 +13,13 @@ from ..errors import UserError, suggest
 from .base import (
     ContrastiveLoss,
     Pairs,
-    build_loss,
     cosine,
     cross_entropy_rows,
     missing_reference,
     normalize,
     positive_number,
 )
+from .build import build_loss
 
 BASES = ("infonce", "focal")
 WEIGHTINGS = ("reference", "self", "distillation", "none")

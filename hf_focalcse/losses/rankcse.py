@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from .base import ContrastiveLoss, Pairs, build_loss, cosine, cross_entropy_rows, positive_number
+from .base import ContrastiveLoss, Pairs, cosine, cross_entropy_rows, positive_number
+from .build import build_loss
 from .dclr import BASES, not_negative, one_of, required_reference
 
 RANKINGS = ("listmle", "listnet")

@@ -6,7 +6,8 @@ the padding and an interruption change nothing.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +27,8 @@ RANDOM = 0.5  # of the others become any token; the rest stay as they are
 IGNORED = -100
 
 
-class Draws(NamedTuple):
+@dataclass(frozen=True)
+class Draws:
     """Uniform numbers (B, L) by which tokens are chosen and changed, and the random tokens that may replace them."""
 
     chosen: Tensor
@@ -113,7 +115,7 @@ class MaskedTokens(nn.Module):
         model, place = self._model[0], ids.device
         special = self.special.to(place)[ids] | (mask == 0)
         draws = draw(seed, text_ids, mask, model.config.vocab_size, view)
-        draws = draws._replace(chosen=by_words(draws.chosen, self.continues.to(place)[ids]))
+        draws = replace(draws, chosen=by_words(draws.chosen, self.continues.to(place)[ids]))
         hidden, labels = hide(ids, special, draws, self.probability, self.mask_id)
         step = model.chunk_size or len(ids)
         total: Any = 0.0

@@ -12,8 +12,9 @@ from ..encoder.poolers import resolve_pooler
 from ..errors import UserError, suggest
 from ..options.field import check_ranges
 from ..options.foreign import FOREIGN
+from ..options.methods import LoRA, Loss, Reference, View
 from ..options.tables import option_of, ranges, replaces
-from ..options.training import GROUPS, Data, Dev, Distributed, Job, LoRA, Loss, Model, Publish, Reference, View
+from ..options.training import GROUPS, Data, Dev, Distributed, Job, Model, Publish
 from .legacy import METRIC_NAMES, translate
 from .losses import LossSetting, add_loss_settings, loss_settings, objective_settings
 from .parser import Parser, build

@@ -1,5 +1,7 @@
 """Masked language modelling: golden values, a loop twin on tiny encoders of every family, and what is drawn."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -63,7 +65,7 @@ def test_value_and_gradient_equal_a_plain_masked_language_model(tmp_path, family
     ids, mask = batch["input_ids"][:, 0], batch["attention_mask"][:, 0]
     draws = draw(5, batch["text_ids"], mask, model.config.vocab_size)
     tokens = objective.tokens
-    draws = draws._replace(chosen=by_words(draws.chosen, tokens.continues[ids]))
+    draws = replace(draws, chosen=by_words(draws.chosen, tokens.continues[ids]))
     hidden, labels = hide(ids, tokens.special[ids] | (mask == 0), draws, 0.5, tokens.mask_id)
     total, count = 0.0, 0
     for i in range(len(ids)):
