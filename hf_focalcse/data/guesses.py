@@ -13,6 +13,7 @@ PLAIN = "none"  # as a delimiter: each line is one text, whatever it looks like
 LOOKED_AT = 200  # lines
 MOST, ALL = 0.5, 0.95  # share of the lines
 FEW = 5  # lines, below which only a tab says anything
+ENTITY = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|#\d{2,5}|#x[0-9a-fA-F]{2,4});")
 NUMBER = re.compile(r"\s*[-+]?\d+([.,]\d+)?\s*")
 
 
@@ -56,7 +57,7 @@ def columns_of_plain(lines: Sequence[str]) -> str | None:
     if sum(" ||| " in line for line in lines) > MOST * n:
         return "|||"
     for sign in (";", "|"):
-        counts = Counter(line.count(sign) for line in lines)
+        counts = Counter(ENTITY.sub("", line).count(sign) for line in lines)
         common, times = counts.most_common(1)[0]
         if n >= FEW and common and times >= ALL * n:
             return sign

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .guesses import ENTITY
 from .views import token_ids
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ LOOKED_AT = 2_000  # sentences that are tokenised, in about 0.3 s
 TOLD = 0.005  # share of the sentences from which something is told
 LOUD = 0.05  # share of unknown tokens, or of sentences that become equal, from which it is an alarm
 CHARACTERS = 500  # distinct ones that are tokenised one by one
-ENTITY = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|#\d{2,5}|#x[0-9a-fA-F]{2,4});")
 TAG = re.compile(r"</?(?:p|br|b|i|u|a|div|span|li|ul|td|tr|h[1-6]|em|strong)\b[^<>]*>", re.IGNORECASE)
 MOJIBAKE = re.compile(r"Ã[\x80-\xbf©¨¤¶¼ŸªÂ€§¡±³º]|â€[™œ\x9d“”˜¦]|Â[\xa0°£§©®»«]")
 NEXT = re.compile(r"[.!?]\s+[A-ZÀ-Þ]")

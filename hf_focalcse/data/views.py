@@ -231,17 +231,16 @@ class Views:
         batch = {
             "input_ids": ids.repeat(1, copies, 1),
             "attention_mask": mask.repeat(1, copies, 1),
-            "text_ids": self._ids_of(plain, found[0]),
+            "text_ids": self._ids_of(self.first, plain, found[0]),
         }
         if self.of_different_texts:
-            batch["view_ids"] = torch.tensor(
-                [[text_id(text) for text in kind.plain(rows)] for kind in self.kinds]
-            ).T.contiguous()
+            each = zip(self.kinds, found, strict=True)
+            batch["view_ids"] = torch.stack([self._ids_of(kind, kind.plain(rows), ids) for kind, ids in each], 1)
         return batch
 
-    def _ids_of(self, plain: Sequence[str], ids: list[list[int]]) -> Tensor:
-        """(B,), one of each text by its tokens; ids: of the first view, which are those where it changes nothing."""
-        if (type(self.first).texts, type(self.first).ids) != (View.texts, View.ids):
+    def _ids_of(self, kind: View, plain: Sequence[str], ids: list[list[int]]) -> Tensor:
+        """(B,), one of each text by its tokens; ids: of this view, which are those where it changes nothing."""
+        if (type(kind).texts, type(kind).ids) != (View.texts, View.ids):
             texts = [self.prompt + text for text in plain]
             ids = token_ids(self.tokenizer, texts, self.max_seq_length, split_special_tokens=True)
         return torch.tensor([ids_id(row) if text else PADDING_ID for text, row in zip(plain, ids, strict=True)])

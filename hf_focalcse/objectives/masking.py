@@ -104,8 +104,7 @@ class MaskedTokens(nn.Module):
         vocabulary = model.config.vocab_size
         special, continues = torch.zeros(2, vocabulary, dtype=torch.bool)
         special[[one for one in tokenizer.all_special_ids if one != tokenizer.unk_token_id]] = True
-        names = tokenizer.convert_ids_to_tokens(range(min(len(tokenizer), vocabulary)))
-        marked = [i for i, name in enumerate(names) if name and name.startswith("##")]
+        marked = [i for name, i in tokenizer.get_vocab().items() if name.startswith("##") and i < vocabulary]
         continues[marked] = self.whole_words
         self.special, self.continues = special, continues  # no buffers: the tokenizer has them in every run
         self.head = masked_head(model).to(next(model.parameters()))
