@@ -6,7 +6,6 @@ Shape letters: B anchors of this process, N candidates (of all processes), D dim
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -345,13 +344,6 @@ def settings_of(loss: type[ContrastiveLoss]) -> dict[str, inspect.Parameter]:
     return {name: p for name, p in inspect.signature(loss.__init__).parameters.items() if name != "self"}
 
 
-def positive_number(name: str, value: float) -> float:
-    """``value``, or a UserError where it is not a finite number above 0."""
-    if not (math.isfinite(value) and value > 0):
-        raise UserError(f"{name} is {value}; it must be a number above 0")
-    return value
-
-
 def missing_reference(loss: str) -> UserError:
     """The error of a loss that needs a frozen encoder and was given none."""
     without = ", or use --loss dclr with --weighting self or none" if loss.startswith("dclr") else ""
@@ -359,3 +351,14 @@ def missing_reference(loss: str) -> UserError:
         f"loss {loss} compares with a frozen encoder and was given none: name one with --reference_model, for "
         f"instance princeton-nlp/unsup-simcse-bert-base-uncased{without}"
     )
+
+
+def required_reference(pairs: Pairs, loss: str) -> Tensor:
+    """(B, N), the frozen model's cosines.
+
+    Raises:
+        UserError: no frozen model was given.
+    """
+    if pairs.reference is None:
+        raise missing_reference(loss)
+    return pairs.reference

@@ -8,6 +8,9 @@ from typing import Any
 from ..errors import UserError, suggest
 from .base import LOSSES, ContrastiveLoss, settings_of
 from .matryoshka import Matryoshka
+from .values import one_of
+
+BASES = ("infonce", "focal")  # the losses that others have as their contrastive term
 
 
 def build_loss(
@@ -39,3 +42,16 @@ def build_loss(
             )
         return loss
     return Matryoshka(loss, matryoshka_dims, matryoshka_weights)
+
+
+def contrastive_term(base: str, temperature: float, m: float | None) -> ContrastiveLoss:
+    """The loss ``base``, whose logits another loss takes; ``m`` is focal's margin, its default where it is None.
+
+    Raises:
+        UserError: ``base`` is none of `BASES`, or has no margin and one is given.
+    """
+    one_of("base", base, BASES)
+    if m is not None and base != "focal":
+        raise UserError(f"m is {m}, but base {base} has no margin; leave m out or use base focal")
+    margin: dict[str, Any] = {} if m is None else {"m": m}
+    return build_loss(base, temperature=temperature, **margin)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from .base import ContrastiveLoss, Pairs, cross_entropy_rows, positive_number
+from .base import ContrastiveLoss, Pairs, cross_entropy_rows
+from .values import positive_number
 
 
 class FocalInfoNCE(ContrastiveLoss, name="focal"):

@@ -11,7 +11,8 @@ from torch import Tensor
 from ..data.views import View, Views
 from ..errors import UserError
 from ..losses import ContrastiveLoss, missing_reference
-from ..losses.base import Pairs, positive_number
+from ..losses.base import Pairs
+from ..losses.values import positive_number
 from .base import Batch, Objective
 from .pairs import NEGATIVES, make_pairs
 from .reference import References, Stopwatch
