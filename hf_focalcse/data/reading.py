@@ -28,16 +28,20 @@ class Hints(NamedTuple):
 NO_HINTS = Hints()
 
 
-_OF_FLAGS = Hints(
-    undecodable=", or put U+FFFD there with --encoding_errors replace",
-    encoding=", or name its encoding with --encoding {}",
-    quotes="; a file without quoting is read with --quotes none",
-)
-SENTENCE_HINTS = _OF_FLAGS._replace(
+OF_FLAGS = {
+    "undecodable": ", or put U+FFFD there with --encoding_errors replace",
+    "encoding": ", or name its encoding with --encoding {}",
+    "quotes": "; a file without quoting is read with --quotes none",
+}
+SENTENCE_HINTS = Hints(
     ragged="; plain sentences go into a .txt file",
     delimiter=", or give --delimiter {} and name the column of the sentences with --text_column",
+    **OF_FLAGS,
 )
-PAIR_HINTS = _OF_FLAGS._replace(delimiter=", or give --delimiter {} and name the columns of the pairs with --columns")
+PAIR_HINTS = Hints(
+    delimiter=", or give --delimiter {} and name the columns of the pairs with --columns",
+    **OF_FLAGS,
+)
 
 
 @dataclass(frozen=True)
