@@ -45,8 +45,8 @@ class _WithNoise(ContrastiveLoss):
         return int(anchors * candidates * (1 + self.noise_ratio))
 
     def diagnostics(self, pairs: Pairs) -> dict[str, float]:
-        """As for every loss, the share of the negatives that the reference finds as similar as phi, and by how much the
-        ascent changes the cosine of an anchor and a noise vector on average."""
+        """As for every loss; the share of the negatives that the reference finds as similar as phi; and by how much
+        the ascent changes the cosine of an anchor and a noise vector on average."""
         alike = reference_alike_share(pairs, self.phi)
         return super().diagnostics(pairs) | alike | {"noise_cosine_shift_mean": self.noise_cosine_shift(pairs)}
 
