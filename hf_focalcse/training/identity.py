@@ -11,6 +11,10 @@ from torch import nn
 
 from ..options.tables import identity
 
+CHOOSING = (  # when it is scored and saved, which changes nothing where the last checkpoint is the result
+    *("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "save_strategy", "save_steps"),
+    *("metric_for_best_model", "greater_is_better"),
+)
 SAMPLED = 1024  # values of a tensor that are looked at
 DRAWN = ("pooler.", "mlp.", "lora", "objective.", "tail.")  # parts that may be drawn anew, of the seed
 
@@ -23,9 +27,9 @@ def identity_of_run(trainer: Any) -> dict[str, Any]:
     """
     args, model = trainer.args, trainer.encoder
     frozen = trainer.train_objective.reference
+    chosen = () if args.load_best_model_at_end else CHOOSING
     return (
-        trainer.asked
-        | identity(args.to_dict())
+        {key: value for key, value in (trainer.asked | identity(args.to_dict())).items() if key not in chosen}
         | {
             "world_size": args.world_size,
             "device": args.device.type,

@@ -181,6 +181,7 @@ LINES = {  # every command that loads an encoder, by itself or in a part of its 
     "inspect": ["code text.txt"],
     "export": ["code"],
     "push": ["code org/name --dry_run"],
+    "merge": ["base code --output_dir merged", "code base --output_dir merged"],
 }
 LOADS_NOTHING = {"table", "compare", "report", "sweep"}  # the last starts training, which loads
 
