@@ -49,6 +49,20 @@ def plain_forward(model: nn.Module) -> Iterator[None]:
             model.__dict__["forward"] = wrapped
 
 
+# ---- transformers: the loss between two log lines
+
+
+def loss_since_log(trainer: Any) -> tuple[Tensor, int]:
+    """The sum of the losses since the last log line, on this process, and the step of that line."""
+    return trainer._tr_loss, trainer._globalstep_last_logged
+
+
+def set_loss_since_log(trainer: Any, total: float, step: int) -> None:
+    """Take back what `loss_since_log` gave, when training has begun."""
+    trainer._tr_loss += total
+    trainer._globalstep_last_logged = step
+
+
 # ---- transformers: models
 
 
@@ -73,6 +87,11 @@ def draw_generic_weights(model: Any, module: nn.Module) -> None:
 def keep_out_of_files(model: Any, names: Iterable[str]) -> None:
     """Let ``save_pretrained`` of this model leave these weights out, and let Trainer not miss them when it loads."""
     model._keys_to_ignore_on_save = [*(type(model)._keys_to_ignore_on_save or []), *names]
+
+
+def kept_out_of_files(model: Any) -> list[str]:
+    """The weights that ``save_pretrained`` of this model leaves out."""
+    return list(model._keys_to_ignore_on_save or [])
 
 
 def auto_class_parts() -> tuple[type, Any]:
@@ -166,6 +185,11 @@ OVERRIDDEN = {
     "_load_best_model": Overridden(
         "transformers.Trainer", (), "the best checkpoint's projection is not read from its side file"
     ),
+    "_issue_warnings_after_load": Overridden(
+        "transformers.Trainer",
+        ("load_result",),
+        "a checkpoint of another encoder is loaded where its names fit, and the rest stays untrained",
+    ),
     "_load_from_checkpoint": Overridden(
         "transformers.Trainer",
         ("resume_from_checkpoint", "model"),
@@ -182,6 +206,16 @@ OVERRIDDEN = {
     ),
     "_model_mapping": Overridden("transformers.AutoModel", None, "AutoModelForFocalCL finds no class for a config"),
 }
+
+
+# ---- huggingface_hub
+
+
+def new_hub_client() -> Any:
+    """The client that huggingface_hub makes where nobody gives it another."""
+    from huggingface_hub.utils._http import default_client_factory
+
+    return default_client_factory()
 
 
 # ---- argparse (what HfArgumentParser is made of)

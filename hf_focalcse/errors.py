@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -13,6 +14,8 @@ class UserError(ValueError):
     """
 
 
+TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{6,}")
+LOGIN = re.compile(r"(?<=://)[^/\s@]+(?=@)")  # a name and a password in an address
 NEAR = 0.8  # of difflib's ratio; at its default, 0.6, --lr would be near --pooler
 SLIP = 4  # letters of a name from which one wrong letter, or two that are swapped, are near, whatever the ratio
 
@@ -38,6 +41,16 @@ def _is_slip(one: str, other: str) -> bool:
         return False
     apart = [i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b]
     return len(apart) == 1 or (len(apart) == 2 and sorted(one) == sorted(other))
+
+
+def printable(text: str) -> str:
+    """Control characters, and others that a terminal would act on or not show, as escapes such as ``\\x1b``."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def masked(text: str) -> str:
+    """Without tokens of the Hub, and without the names and passwords in addresses."""
+    return TOKEN.sub("hf_…", LOGIN.sub("…", text))
 
 
 def on_one_line(error: Exception) -> str:

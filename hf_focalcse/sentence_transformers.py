@@ -10,7 +10,7 @@ sentence-transformers is imported here: a loss only calls the model that it is g
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -24,6 +24,7 @@ from .losses.base import Pairs
 from .objectives.pairs import NEGATIVES, gather_rows, make_pairs
 
 __all__ = ["DCLRLoss", "FocalInfoNCELoss", "InfoNCELoss"]
+COMMON = ("mask_duplicates", "negatives", "matryoshka_dims", "matryoshka_weights")  # arguments of all losses
 logger = logging.get_logger(__name__)
 
 
@@ -38,6 +39,8 @@ class PairsLoss(nn.Module):
         mask_duplicates: rows whose first texts give the same tokens are left out of each other's negatives; None
             leaves it to the loss (focal does).
         negatives: "global", those of all processes, or "local".
+        matryoshka_dims, matryoshka_weights: the loss is summed over these sizes of the vectors, see
+            `hf_focalcse.losses.matryoshka`; ``MatryoshkaLoss`` of sentence-transformers may be wrapped around instead.
         settings: of the loss, by name, see `hf_focalcse.losses`.
 
     Raises:
@@ -55,11 +58,18 @@ class PairsLoss(nn.Module):
             for name, setting in settings_of(LOSSES[cls.loss]).items()
         ]
         cls.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what help() and editors show
-            [own["model"], own["mask_duplicates"], own["negatives"], *settings]
+            [own["model"], *(own[name] for name in COMMON), *settings]
         )
 
     def __init__(
-        self, model: nn.Module, *, mask_duplicates: bool | None = None, negatives: str = "global", **settings: Any
+        self,
+        model: nn.Module,
+        *,
+        mask_duplicates: bool | None = None,
+        negatives: str = "global",
+        matryoshka_dims: Sequence[int] | None = None,
+        matryoshka_weights: Sequence[float] | None = None,
+        **settings: Any,
     ):
         super().__init__()
         if not isinstance(model, nn.Module):
@@ -70,7 +80,8 @@ class PairsLoss(nn.Module):
         if negatives not in NEGATIVES:
             raise UserError(f"negatives is {negatives!r}; it must be one of {', '.join(NEGATIVES)}")
         self.model = model
-        self.criterion = build_loss(self.loss, **{**self.defaults, **settings})
+        sizes: dict[str, Any] = {"matryoshka_dims": matryoshka_dims, "matryoshka_weights": matryoshka_weights}
+        self.criterion = build_loss(self.loss, **{**self.defaults, **settings, **sizes})
         if self.criterion.needs_reference:
             raise UserError(
                 f"{type(self).__name__} has no frozen encoder to compare with, which {self.criterion} needs; give "

@@ -23,7 +23,7 @@ ROOMS = {
     "objectives": {"data", "encoder", "losses"},
     "sentence_transformers": {"data", "losses", "objectives"},
     "evaluation": {"data", "quickstart", "runs"},
-    "publishing": {"compat", "data", "encoder", "evaluation", "losses", "options", "runs"},
+    "publishing": {"compat", "data", "encoder", "evaluation", "losses", "options", "quickstart", "runs"},
     "training": {"compat", "data", "encoder", "evaluation", "losses", "objectives", "options", "publishing", "runs"},
     "parsing": {"compat", "encoder", "options", "runs", "training"},
     "experiments": {"data", "encoder", "evaluation", "losses", "objectives", "options", "parsing", "quickstart"}

@@ -166,6 +166,21 @@ def test_train_dataloader(tmp_path):
     assert [batch["input_ids"].flatten().tolist() for batch in loader] == [[3, 1], [0, 2]]
 
 
+def test_loss_since_the_last_log_line():
+    """Without Trainer's _tr_loss and _globalstep_last_logged, a resumed run logs another loss than an uninterrupted
+    one."""
+    source = inspect.getsource(Trainer)
+    assert "self._tr_loss = torch.tensor" in source and "self._tr_loss += tr_loss_step" in source
+    assert "self._globalstep_last_logged = self.state.global_step" in source
+
+
+def test_weights_that_files_leave_out():
+    """Without _keys_to_ignore_on_save, a checkpoint whose projection lies in a side file is refused."""
+    model = BertModel(BertConfig(**TINY))
+    compat.keep_out_of_files(model, ["head.weight"])
+    assert compat.kept_out_of_files(model)[-1] == "head.weight"
+
+
 @pytest.mark.parametrize("name", compat.OVERRIDDEN)
 def test_overridden_names_are_there(name):
     row = compat.OVERRIDDEN[name]
@@ -183,6 +198,14 @@ def test_operators_of_deepspeed(monkeypatch):
     monkeypatch.setitem(deepspeed.ops.__compatible_ops__, "deepspeed_shm_comm", True)
     compat.leave_out_shared_memory_operator()
     assert deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] is False
+
+
+# ---- huggingface_hub
+
+
+def test_client_of_the_hub():
+    client = compat.new_hub_client()
+    assert {"request", "response"} <= set(client.event_hooks) and client.follow_redirects
 
 
 # ---- argparse

@@ -14,6 +14,7 @@ from sentence_transformers import (
     SentenceTransformerTrainer,
     SentenceTransformerTrainingArguments,
 )
+from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss
 from tiny import SENTENCES, save_tiny
 
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss, load_model
@@ -21,7 +22,7 @@ from hf_focalcse.errors import UserError
 from hf_focalcse.losses import settings_of
 from hf_focalcse.losses.dclr import DCLR
 from hf_focalcse.losses.focal import FocalInfoNCE
-from hf_focalcse.sentence_transformers import DCLRLoss, FocalInfoNCELoss, InfoNCELoss, text_ids
+from hf_focalcse.sentence_transformers import COMMON, DCLRLoss, FocalInfoNCELoss, InfoNCELoss, text_ids
 
 LOSSES = {"focal": FocalInfoNCELoss, "infonce": InfoNCELoss, "dclr": DCLRLoss}
 TEXTS = [f"{a} {b}" for a in SENTENCES for b in ("today", "in a house")]  # one batch of 16, or two of 8
@@ -140,6 +141,18 @@ def test_what_a_loss_draws_is_of_the_batch(base):
     assert seeds[0] == seeds[1] != seeds[2]
 
 
+def test_sizes_are_those_of_sentence_transformers_own_wrapper(base):
+    model = SentenceTransformer(base, device="cpu").eval()
+    weights = {"matryoshka_dims": [16, 8, 3], "matryoshka_weights": [1.0, 0.5, 2.0]}
+    features = [model.tokenize(SENTENCES), model.tokenize(SENTENCES[::-1])]
+    ours = FocalInfoNCELoss(model, **weights)
+    theirs = MatryoshkaLoss(model, FocalInfoNCELoss(model), **weights)
+    value = ours([dict(part) for part in features])
+    torch.testing.assert_close(value, theirs([dict(part) for part in features], None))
+    assert ours.get_config_dict()["matryoshka_dims"] == [16, 8, 3]
+    assert "kusupati2022matryoshka" in ours.citation
+
+
 def test_settings_are_those_of_the_loss_and_go_on_the_card(base):
     model = SentenceTransformer(base, device="cpu")
     loss = FocalInfoNCELoss(model, m=0.2)
@@ -152,7 +165,7 @@ def test_settings_are_those_of_the_loss_and_go_on_the_card(base):
     assert DCLRLoss(model).criterion.weighting == "self" and DCLRLoss(model).criterion.needs_reference is False
     for kind, settings in ((FocalInfoNCELoss, FocalInfoNCE), (DCLRLoss, DCLR)):
         named = inspect.signature(kind).parameters
-        assert list(named) == ["model", "mask_duplicates", "negatives", *settings_of(settings)]
+        assert list(named) == ["model", *COMMON, *settings_of(settings)]
     assert inspect.signature(DCLRLoss).parameters["weighting"].default == "self"
     with pytest.raises(UserError, match="has no setting 'margin'.*it has: temperature, m"):
         FocalInfoNCELoss(model, margin=0.3)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,12 @@ from ..encoder.packaged import Place
 from ..encoder.poolers import explicit_projection
 from ..errors import UserError
 from ..evaluation import Results, evaluate_sts, load_rerank, load_tasks, read_tasks
-from ..evaluation.identity import as_encoder
+from ..evaluation.identity import as_encoder, sizes_of_encoder
+from ..evaluation.sizes import smaller_sizes
 from ..evaluation.summary import summarise
 from ..evaluation.whitening import Remembering, WhitenedEncoder, Whitening
 from ..evaluation.word_vectors import RULE, WordVectors
+from ..losses.matryoshka import check_sizes
 from ..options.evaluation import Evaluation
 from ..parsing.evaluation import RERANK
 from ..publishing.card import write_card
@@ -26,12 +30,15 @@ from ..publishing.export_records import update_export
 from ..publishing.manifest import is_export
 from ..publishing.plots import draw_plots
 from ..publishing.publish import publish_scores
+from ..runs.atomic import clear_drafts
 from ..runs.cosines import write_cosines
 from ..runs.folder import ADAPTER_FILE, WEIGHTS_FILE
+from ..runs.locking import is_free, locked
 from ..runs.record import RUN_FILE, file_sha256
 from ..runs.scores import RESULTS_FILE, headlines
 from .preparation import make_writable
 
+PATIENCE = 60.0  # seconds to wait for another evaluation to write its scores
 TARGET = "target"  # as the value of --whiten: the texts that are scored
 
 
@@ -45,15 +52,16 @@ def run(args: Evaluation) -> None:
     compared = read_comparisons(args.compare or [])
     device = choose_device(args.device)
     tasks = choose_tasks(args)
-    encoder, identity = (
-        open_encoder(args, place, device) if place else open_word_vectors(str(args.word_vectors), tasks)
+    encoder, identity, sizes = (
+        open_encoder(args, place, device) if place else (*open_word_vectors(str(args.word_vectors), tasks), [])
     )
     folder = results_folder(args, identity["pooler"])
     make_writable(folder, "--output_dir")
     file = folder / RESULTS_FILE
-    older = Results.read(file) if file.exists() else None  # before the work: it may be damaged
+    if file.exists():  # before the work: it may be damaged
+        Results.read(file)
     if args.whiten is None:
-        results = evaluate_sts(encoder, tasks, model=identity)
+        results = evaluate_sts(encoder, tasks, model=identity, sizes=sizes)
     else:
         results = evaluate_whitened(encoder, tasks, identity, args.whiten, args.whiten_dim)
     if args.word_vectors is not None and encoder.unknown:
@@ -62,9 +70,37 @@ def run(args: Evaluation) -> None:
         print(f"note: {unknown} sentences have no word in {args.word_vectors}; each got the mean of all vectors")
     if compared:
         results.metadata["comparisons"] = compared
-    measured = results
-    if older is not None:
-        results = results.merge(older)
+    with waiting(folder, results):
+        results = keep(folder, results)
+    if args.push_to_hub:
+        publish_scores(
+            *(str(args.model_name_or_path), folder, results),
+            repo_id=args.hub_model_id,
+            private=args.private,
+            create_pr=args.create_pr,
+        )
+
+
+@contextmanager
+def waiting(folder: Path, results: Results) -> Iterator[None]:
+    """Hold the folder; what was measured is shown where another process keeps it."""
+    try:
+        with locked(folder, PATIENCE):
+            clear_drafts(folder)
+            yield
+    except UserError:
+        if not is_free(folder):
+            print(summarise(results))
+        raise
+
+
+def keep(folder: Path, measured: Results) -> Results:
+    """Write the scores beside those of other sets, and the pictures and the card where there are any."""
+    file = folder / RESULTS_FILE
+    results = measured
+    if file.exists():  # another process may have written it meanwhile
+        older = Results.read(file)
+        results = measured.merge(older)
         if lost := sorted(older.metadata["data"].keys() - results.metadata["data"].keys()):
             print(f"note: {file} held scores of {', '.join(lost)} of other weights or settings; they are replaced")
     results.write(file)
@@ -78,13 +114,7 @@ def run(args: Evaluation) -> None:
         write_card(folder)
     if (folder / RUN_FILE).exists():
         print(f"Model card renewed: {folder / 'README.md'}")
-    if args.push_to_hub:
-        publish_scores(
-            *(str(args.model_name_or_path), folder, results),
-            repo_id=args.hub_model_id,
-            private=args.private,
-            create_pr=args.create_pr,
-        )
+    return results
 
 
 def weights_file(path: str, revision: str | None) -> Path | None:
@@ -107,8 +137,9 @@ def read_comparisons(given: list[str]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def open_encoder(args: Evaluation, place: Place, device: Any) -> tuple[Any, dict[str, Any]]:
-    """The encoder at ``place`` (what ``--model_name_or_path`` stands for) on its device, and its identity."""
+def open_encoder(args: Evaluation, place: Place, device: Any) -> tuple[Any, dict[str, Any], list[int]]:
+    """The encoder at ``place`` (what ``--model_name_or_path`` stands for) on its device, its identity, and the sizes
+    at which its vectors are scored besides."""
     model = load_model(place.path, args.pooler, None if args.pooler is None else explicit_projection(args.pooler),
                        revision=place.revision, prompt=args.prompt, prompt_name=args.prompt_name,
                        prompt_template=args.prompt_template)  # fmt: skip
@@ -119,11 +150,19 @@ def open_encoder(args: Evaluation, place: Place, device: Any) -> tuple[Any, dict
                 f"--truncate_dim is {args.truncate_dim}; vectors of this encoder have {model.dimensions} dimensions"
             )
         model.truncate_dim = args.truncate_dim
+    if args.max_seq_length is not None and args.max_seq_length > model.max_length():
+        raise UserError(
+            f"--max_seq_length is {args.max_seq_length}; this encoder takes 3 to {model.max_length()} tokens"
+        )
     require_projection(model, str(args.model_name_or_path))
     weights = weights_file(place.path, place.revision)
     sha256 = file_sha256(weights) if weights else None
     name = str(args.model_name_or_path)
-    return as_encoder(model.to(device), args.batch_size, name, sha256, args.max_seq_length, args.bf16)
+    sizes = sizes_of_encoder(model)
+    if args.matryoshka_dims is not None:
+        dimensions = model.get_embedding_dimension()
+        sizes = smaller_sizes(check_sizes(args.matryoshka_dims, "--matryoshka_dims", dimensions), dimensions)
+    return *as_encoder(model.to(device), args.batch_size, name, sha256, args.max_seq_length, args.bf16), sizes
 
 
 def open_word_vectors(path: str, tasks: list[Any]) -> tuple[WordVectors, dict[str, Any]]:

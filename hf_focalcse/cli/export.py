@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import UserError
-from ..options.field import HARMLESS, PATH, option
+from ..options.field import HARMLESS, PATH, at_least, check_ranges, option, options_of
 from ..options.training import Publish
 from ..parsing.parser import Parser, build
 
@@ -24,12 +24,21 @@ class Export(Publish):
         why="it is where the export is written",
         short=("output",),
     )
+    truncate_dim: int | None = option(
+        None,
+        help="The number of dimensions that are kept of each vector, the first ones. Default: all, or as many as the "
+        "encoder's folder says.",
+        range=at_least(1),
+        role=HARMLESS,
+        why="it is about the export; the training folder stays as it is",
+    )
 
 
 def parse(argv: list[str], script: str = "focalcse export") -> Export:
     """``FOLDER`` and flags; raises as `parsing.parse_eval` does."""
     parser = Parser(Export, prog=script, usage=f"{script} FOLDER [flags]")
     args = build(Export, parser.parse(argv))
+    check_ranges(args, options_of(Export))
     if args.folder is None:
         raise UserError("no folder to export: focalcse export FOLDER")
     return args
@@ -38,4 +47,4 @@ def parse(argv: list[str], script: str = "focalcse export") -> Export:
 def run(args: Export) -> None:
     from ..publishing.publish import export_folder  # torch
 
-    export_folder(str(args.folder), args.output_dir, **args.publication())
+    export_folder(str(args.folder), args.output_dir, **args.publication(), truncate_dim=args.truncate_dim)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 
-from ..errors import STOPPED, Stopped, UserError, suggest
+from ..errors import STOPPED, Stopped, UserError, masked, on_one_line, printable, suggest
 
 
 @dataclass(frozen=True)
@@ -75,16 +81,32 @@ def run(command: str, argv: list[str] | None = None, script: str | None = None) 
     stopped after it saved a checkpoint in exit code 75.
     """
     row = COMMANDS[command]
+    make_streams_safe()
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     if not sys.stderr.isatty():  # before transformers, datasets and huggingface_hub are imported, which read them then
         for name in BARS:
             os.environ.setdefault(name, "1")
     argv = sys.argv[1:] if argv is None else argv
+    with tidy_after_sigterm():
+        _run(row, argv, script)
+
+
+def _run(row: Command, argv: list[str], script: str | None) -> None:
     try:
+        require_place()
         module, _, parse = (row.parser or f"{row.module}:parse").partition(":")
         asked = getattr(import_module(module, __package__), parse)(argv, script or os.path.basename(sys.argv[0]))
         import_module(row.module, __package__).run(asked)
+        sys.stdout.flush()
     except UserError as error:
         _fail(str(error))
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        raise SystemExit(141) from None
+    except OSError as error:
+        _fail(said_by_system(error))
+    except RecursionError:
+        _fail("a file that was read is nested too deeply; it is no file of this program, so leave it out")
     except Stopped as stop:
         if str(stop):  # one process speaks for all
             print(stop, file=sys.stderr)
@@ -94,6 +116,63 @@ def run(command: str, argv: list[str] | None = None, script: str | None = None) 
         raise SystemExit(130) from None
 
 
+@contextmanager
+def tidy_after_sigterm() -> Iterator[None]:
+    """Let SIGTERM end a command as it otherwise does, but after what is half written has been deleted."""
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    if not ours:
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except SystemExit as stop:
+        if stop.code == 128 + signal.SIGTERM:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTERM)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def make_streams_safe() -> None:
+    """Let no command end because of where its output goes: a closed stream is written nowhere, and what a terminal
+    cannot show (in LC_ALL=C, or of a file whose name is no UTF-8) is shown as an escape."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def require_place() -> None:
+    """Raise UserError where the working directory is gone, in which every relative path would be looked for."""
+    try:
+        os.getcwd()
+    except OSError:
+        raise UserError("the working directory was deleted; go to one that exists, and start again") from None
+
+
+def said_by_system(error: OSError) -> str:
+    """One sentence on what the operating system refused."""
+    why = error.strerror or on_one_line(error)
+    where = path_of(error.filename)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{where or 'a file'} cannot be written ({why}); free space there, and give the command again"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{where or 'a file'} cannot be read or written ({why}); give a place that is yours"
+    return f"{where or 'a file or a connection'} failed ({why}); see that it is there, and give the command again"
+
+
+def path_of(path: object) -> str:
+    return os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else ""
+
+
 def _fail(message: str) -> None:
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {printable(masked(message))}", file=sys.stderr)
     raise SystemExit(2)

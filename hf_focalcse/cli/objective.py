@@ -11,7 +11,7 @@ from ..losses import ContrastiveLoss, build_loss
 from ..objectives import OBJECTIVES, Contrastive, Objective
 from ..objectives.reference import load_reference
 from ..options.field import listed
-from ..options.training import Reference
+from ..options.methods import Reference
 from ..parsing.settings import Settings
 from ..training.engines import whole_model
 

@@ -24,6 +24,7 @@ from ..encoder.loading import load_model, require_exact
 from ..encoder.lora import add_lora
 from ..encoder.poolers import pooler_of
 from ..encoder.prompts import prompt_tokens
+from ..encoder.reading import find_unread
 from ..encoder.saving import HEAD_FILE
 from ..errors import UserError
 from ..evaluation import load_tasks, read_tasks
@@ -36,7 +37,7 @@ from ..runs.folder import WEIGHTS_FILE
 from ..runs.record import RUN_FILE
 from ..runs.scores import RESULTS_FILE
 from ..training import checkpoints
-from ..training.baseline import other_pooling
+from ..training.baseline import departures
 from ..training.engines import whole_model
 from ..training.given import record_training
 
@@ -46,34 +47,48 @@ SENTEVAL = Path("SentEval/data/downstream")  # where the public training scripts
 
 
 def prepare_output(settings: Settings) -> Path:
-    """The output folder, new, empty of an earlier run, or with the checkpoints to go on from.
+    """The output folder, new, empty, with the checkpoints to go on from, or with a run that `clear_output` removes.
 
     Raises:
-        UserError: it holds a run, finished or not, is a file, or cannot be written.
+        UserError: it holds a run, finished or not, or an encoder that the run reads, is a file, or cannot be written.
     """
     args = settings.training
     folder = Path(args.output_dir)
-    model = settings.model.model_name_or_path
-    if model is not None and Path(model).is_dir() and folder.exists() and folder.samefile(model):
-        raise UserError(f"--output_dir {folder} is the encoder that training starts from; give another folder")
-    left = checkpoints.list_checkpoints(folder)
-    there = [name for name in WRITTEN if (folder / name).exists()] + [path.name for path in left]
+    for flag, place in (
+        ("--model_name_or_path", settings.model.model_name_or_path),
+        *(("--reference_model", name) for name in listed(settings.reference.reference_model)),
+    ):
+        inner = Path(place or "").resolve()
+        if place is not None and inner.is_dir() and folder.resolve() in (inner, *inner.parents):
+            raise UserError(f"--output_dir {folder} holds the encoder of {flag} {place}; give another folder")
+    there = earlier_run(folder)
     if there and not (settings.job.overwrite_output_dir or args.resume_from_checkpoint):
-        what = f"{left[-1].name} of an unfinished run" if left else ", ".join(there)
-        what = "a finished run" if RUN_FILE in there else what
+        left = checkpoints.list_checkpoints(folder)
+        what = f"{left[-1].name} of an unfinished run" if left else ", ".join(path.name for path in there)
+        what = "a finished run" if (folder / RUN_FILE).exists() else what
         go_on = "go on with --resume_from_checkpoint last, " if left else ""
         raise UserError(
             f"{folder} holds {what}; {go_on}give another --output_dir, or --overwrite_output_dir to replace it"
         )
     make_writable(folder, "--output_dir")
-    if not args.resume_from_checkpoint and args.process_index == 0:
-        for checkpoint in left:  # a later --resume_from_checkpoint last must not find the old run's
-            checkpoints.remove(checkpoint)
-        if left or RUN_FILE in there:  # no score of it may stand beside the next run's weights
-            for name in WRITTEN:
-                (folder / name).unlink(missing_ok=True)
-            shutil.rmtree(folder / ADAPTER_FOLDER, ignore_errors=True)
     return folder
+
+
+def earlier_run(folder: Path) -> list[Path]:
+    """What a run before has left in its output folder, its checkpoints among it."""
+    written = [folder / name for name in WRITTEN if (folder / name).exists()]
+    return written + checkpoints.list_checkpoints(folder)
+
+
+def clear_output(folder: Path) -> None:
+    """Remove an earlier run. Called when everything is prepared: a mistake in the flags must not cost it."""
+    left = checkpoints.list_checkpoints(folder)
+    for checkpoint in left:  # a later --resume_from_checkpoint last must not find the old run's
+        checkpoints.remove(checkpoint)
+    if left or (folder / RUN_FILE).exists():  # no score of it may stand beside the next run's weights
+        for name in WRITTEN:
+            (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(folder / ADAPTER_FOLDER, ignore_errors=True)
 
 
 def make_writable(folder: Path, flag: str) -> None:
@@ -162,9 +177,16 @@ def reason_of_pooling(settings: Settings, model: Any) -> str:
 
 
 def decide_pooling(settings: Settings, model: Any) -> Settings:
-    """A note where the encoder is trained with another pooling than the one that it was published with."""
-    said = other_pooling(model)
-    return settings.noting(f"{said} ({reason_of_pooling(settings, model)})") if said else settings
+    """Notes where the encoder is trained with another pooling or prompt than it was published with, and where the
+    sizes that are trained are not those of the vectors that it embeds with."""
+    for said in departures(model):
+        settings = settings.noting(said)
+    if settings.loss.matryoshka_dims and model.projection_use == "training":
+        settings = settings.noting(
+            "--matryoshka_dims cuts what the loss sees, a projection that no sentence is embedded with, so the first "
+            "dimensions of the vectors are trained indirectly; --pooler cls_before_pooler trains those of [CLS] itself"
+        )
+    return settings
 
 
 def advise_rate(settings: Settings) -> Settings:
@@ -190,7 +212,7 @@ def find_pairs(data: Data, how: dict[str, Any]) -> PairRows | None:
     if data.text_column is not None:
         return None
     if data.dataset_name is not None and data.dataset_file is None:
-        rows = load_split(data.dataset_name, data.dataset_split, data.dataset_revision)
+        rows = load_split(data.dataset_name, data.dataset_config, data.dataset_split, data.dataset_revision)
         source = f"{data.dataset_name} ({data.dataset_split})"
         columns = chosen_columns(rows.column_names, data.columns, source)
         return None if columns is None else pairs_of(rows.select_columns(list(columns)), columns, source, **how)
@@ -243,11 +265,21 @@ def prepare_sentences(settings: Settings, model: Any) -> Sentences | PairRows:
         *(data.dataset_name, data.dataset_file, data.dataset_split, data.dataset_revision),
         text_column=data.text_column,
         encoding_errors=data.encoding_errors,
+        dataset_config=data.dataset_config,
+        encoding=data.encoding,
+        delimiter=data.delimiter,
+        quotes=data.quotes,
         **how,
     )
     require_exact(model, [sentences[i]["text"] for i in range(min(len(sentences), FIRST_LINES))])
     require(sentences, args.train_batch_size * args.world_size)
     return sentences
+
+
+def decide_unread(settings: Settings, model: Any, sentences: Sentences | PairRows) -> Settings:
+    """A note on the words that the tokenizer does not know."""
+    unread = find_unread(model.tokenizer, sentences)
+    return settings if unread is None else settings.noting(str(unread))
 
 
 def prepare_dev(settings: Settings, say: Callable[[object], None]) -> tuple[list[Any], Settings]:

@@ -30,6 +30,12 @@ class Push(Publish):
         None, help="The branch to push to; it is created if it does not exist.", role=HARMLESS, why=ON_THE_HUB
     )
     message: str | None = option(None, help="The title of the commit.", role=HARMLESS, why=ON_THE_HUB)
+    allow_deletions: bool = option(
+        False,
+        help="Delete from the repository what an earlier push sent and the folder has no longer, such as ONNX files.",
+        role=HARMLESS,
+        why=ON_THE_HUB,
+    )
     dry_run: bool = option(
         False, help="List the files, their sizes and the target, and send nothing.", role=HARMLESS, why=ON_THE_HUB
     )
@@ -48,5 +54,8 @@ def run(args: Push) -> None:
     from ..publishing.hub import Target
     from ..publishing.publish import publish  # torch
 
-    target = Target(str(args.hub_model_id), args.private, args.create_pr, args.revision, args.message)
+    target = Target(
+        *(str(args.hub_model_id), args.private, args.create_pr, args.revision, args.message),
+        allow_deletions=args.allow_deletions,
+    )
     publish(str(args.folder), target, **args.publication(), dry_run=args.dry_run)

@@ -15,12 +15,15 @@ from .. import quickstart
 from ..encoder.augment import build_augmentations
 from ..errors import UserError
 from ..evaluation.verdict import conclusions, judged_keys, score_table
+from ..experiments.asked import settings_asked
 from ..losses import ContrastiveLoss
 from ..options.field import listed
-from ..options.tables import recorded, resumed
+from ..options.tables import recorded, told_otherwise
 from ..parsing.settings import Settings
 from ..publishing.hub import Target
 from ..publishing.publish import prepare_push, publish
+from ..runs.atomic import clear_drafts
+from ..runs.locking import locked
 from ..runs.record import RunRecord, describe_hardware
 from ..runs.scores import headlines
 from ..training.engines import engine_of
@@ -29,8 +32,10 @@ from ..training.trainer import FocalCSETrainer
 from .objective import decide_reference, describe_reference, prepare_loss, prepare_objective
 from .preparation import (
     advise_rate,
+    clear_output,
     decide_pooling,
     decide_precision,
+    decide_unread,
     prepare_dev,
     prepare_model,
     prepare_output,
@@ -44,6 +49,22 @@ Say = Callable[[object], None]
 
 def run(settings: Settings) -> None:
     """Recipe and flags -> a trained encoder with run.json, results.json and a model card in ``--output_dir``."""
+    if settings.training.process_index > 0:  # the first process holds the folder for all
+        train(settings)
+        return
+    folder = Path(settings.training.output_dir)
+    with locked(folder):
+        clear_drafts(folder)
+        try:
+            train(settings)
+        except BrokenPipeError as error:
+            raise UserError(
+                "nobody takes the output of training any more, so it has ended; send it to a file, and go on with "
+                "--resume_from_checkpoint last"
+            ) from error
+
+
+def train(settings: Settings) -> None:
     started = time.monotonic()
     say: Say = print if settings.training.process_index == 0 else _silence
     for note in settings.notes:
@@ -72,6 +93,9 @@ def run(settings: Settings) -> None:
         )
     sentences = prepare_sentences(settings, model)
     say(sentences.report)
+    asked, settings = settings, decide_unread(settings, model, sentences)
+    for note in settings.notes[len(asked.notes) :]:
+        say(f"WARNING: {note}")
     dev, settings = prepare_dev(settings, say)
     settings = decide_reference(settings, loss)
 
@@ -80,6 +104,8 @@ def run(settings: Settings) -> None:
     trainer.score_baseline()
     record = trainer.record = start_record(settings, trainer)
     say(describe_start(settings, trainer, record))
+    if not args.resume_from_checkpoint and args.process_index == 0:
+        clear_output(folder)
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     require_numbers(model)
     trainer.save_whole(folder)
@@ -119,8 +145,8 @@ def make_trainer(
         raise UserError(" ".join(str(error).split())) from error
     model.augmentations = build_augmentations(settings.views.augmentation, trainer.views)
     show_progress(trainer, Path(settings.training.output_dir))
-    own = settings.own()
-    trainer.asked = {name: own[name] for name in resumed() if name in own}
+    asked, told = settings_asked(settings), told_otherwise()  # what is told otherwise is compared by what it led to
+    trainer.asked = {name: asked[name] for name in settings.own() if name in asked and name not in told}
     return trainer
 
 
@@ -145,7 +171,8 @@ def start_record(settings: Settings, trainer: FocalCSETrainer) -> RunRecord:
     record = first_record(trainer, chosen.model_revision)
     supervised = [quickstart.SUPERVISED_NOTE] if chosen.model_name_or_path == quickstart.ENCODER_PACKAGE else []
     names = {"name_or_path": chosen.model_name_or_path}
-    wanted = {"sentence_transformers": published.sentence_transformers, "onnx": published.onnx}
+    files = ("sentence_transformers", "onnx", "quantized_onnx")
+    wanted = {name: getattr(published, name) for name in files}
     asked = {"license": published.license, "language": published.language, "wanted": wanted}
     inherited = {} if published.license else record.publication
     return replace(
@@ -196,7 +223,7 @@ def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunReco
         trainer.encoder.spec.describe(),
         *describe_lora(record),
         f"Noise between the two views: {noise}; augmentation: {' | '.join(record.model['augmentation'])}",
-        *describe_objective(trainer),
+        *describe_objective(trainer, batch),
         *(
             [f"Reference: {_joined(reference['name_or_path'])} (frozen, pooler {_joined(reference['pooler'])})"]
             if reference
@@ -230,12 +257,26 @@ def describe_lora(record: RunRecord) -> list[str]:
     ]
 
 
-def describe_objective(trainer: FocalCSETrainer) -> list[str]:
+def describe_range(trainer: FocalCSETrainer, candidates: int) -> list[str]:
+    """Between which losses the run moves, where its objective says so: at a high temperature, a run that learns well
+    has a loss not far from that of an untrained encoder."""
+    if not trainer.logs_range:
+        return []
+    found = trainer.loss.bounds(candidates, trainer.encoder.get_embedding_dimension())
+    perfect, untrained, collapsed = (found[f"loss_if_{end}"] for end in ("perfect", "untrained", "collapsed"))
+    return [
+        f"Range of the loss: {perfect:.3f} of a perfect encoder, {untrained:.3f} of one that tells no sentences apart"
+        f", {collapsed:.3f} of one whose vectors are all alike"
+    ]
+
+
+def describe_objective(trainer: FocalCSETrainer, candidates: int) -> list[str]:
     """The objective, where it has settings of its own, and the loss, where there is one."""
     objective = trainer.objective
     lines = [f"Objective: {objective.name}, {objective.config}"] if objective.config else []
     if trainer.loss is not None:
         lines.append(f"Loss: {trainer.loss}, equal texts masked: {objective.mask_duplicates}")
+        lines += describe_range(trainer, candidates)
     return lines
 
 

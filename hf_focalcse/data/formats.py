@@ -1,30 +1,33 @@
-"""A table in any format (CSV, TSV, JSON lines, Parquet, Arrow) -> its rows, with the columns that are wanted."""
+"""A table in any format (CSV, TSV, JSON, Parquet, Excel, Arrow) -> its rows, with the columns that are wanted."""
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, on_one_line, suggest
-from .files import TABLES, Input, MappedFile, without_end
+from .delimited import read_delimited
+from .files import TABLES, Input, MappedFile
+from .json_rows import read_json, read_jsonl
+from .rows import Choose, Rows
+from .sheets import read_sheet
 
 if TYPE_CHECKING:
     import pyarrow
 
-# The columns of a table, or of one JSON object, and their place for messages -> those to read. Raises UserError.
-Choose = Callable[[list[str], str], Sequence[str]]
-# The number of each line or row, from 1, and its cells by column; a blank line has none.
-Rows = Iterator[tuple[int, dict[str, Any]]]
+logger = logging.getLogger(__name__)
 ROWS = 8192  # of an Arrow table, read together
 
 
-def read_records(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_records(
+    path: Path, columns: Sequence[str], also: Mapping[str, Sequence[str]] | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """(place for messages, row) for each row of a table in any format; every row has ``columns``.
 
-    Cells of .csv and .tsv are strings, those of .jsonl and .parquet are what they are there.
+    Cells of .csv and .tsv are strings, those of other formats are what they are there. How the file was read is logged
+    where that is not plain. also: column -> what else it may be called; a row has it under its own name.
 
     Raises:
         UserError: the file cannot be read, a row is not whole, or a column is missing; with file and line.
@@ -32,12 +35,21 @@ def read_records(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict
     source = Input(str(path))
 
     def choose(found: list[str], where: str) -> Sequence[str]:
-        require_columns(columns, found, where)
+        require_columns(called(columns, found, also), found, where)
         return list(dict.fromkeys(found))
 
     for number, row in read_rows(source, *source.open(path, TABLES), choose):
         if row:
-            yield source.at(number), row
+            names = zip(columns, called(columns, list(row), also), strict=True)
+            yield source.at(number), row | {column: row[name] for column, name in names}
+    for note in source.notes:
+        logger.warning("%s", note)
+
+
+def called(columns: Sequence[str], found: Sequence[str], also: Mapping[str, Sequence[str]] | None) -> list[str]:
+    """What each of ``columns`` is called among ``found``: as it is, else by the first of its other names there."""
+    others = also or {}
+    return [next((n for n in (name, *others.get(name, ())) if n in found), name) for name in columns]
 
 
 def require_columns(needed: Sequence[str], columns: list[str], where: str) -> None:
@@ -57,59 +69,8 @@ def named(columns: Iterable[str]) -> str:
 
 def read_rows(source: Input, kind: str, file: MappedFile, choose: Choose) -> Rows:
     """The rows of a table in the format ``kind``; ``choose`` is asked once for a header, or for each JSON object."""
-    return READERS[kind](source, file, choose)
-
-
-def _csv(source: Input, file: MappedFile, choose: Choose) -> Rows:
-    csv.field_size_limit(max(csv.field_size_limit(), len(file.data)))  # its default refuses a cell of 128 KiB
-    rows = csv.reader(source.lines(file), strict=True)
-    try:
-        yield from _under_header(source, ((rows.line_num, row) for row in rows), choose)
-    except csv.Error as error:
-        raise UserError(
-            f"{source.at(rows.line_num)}: not well-formed CSV ({on_one_line(error)}); a cell with a comma, quote or "
-            "line end stands in double quotes, and quotes inside it are doubled"
-        ) from error
-
-
-def _tsv(source: Input, file: MappedFile, choose: Choose) -> Rows:
-    rows = (without_end(line).split("\t") for line in source.lines(file))
-    return _under_header(source, enumerate(rows, start=1), choose)
-
-
-def _under_header(source: Input, rows: Iterable[tuple[int, list[str]]], choose: Choose) -> Rows:
-    rows = ((number, [] if row == [""] else row) for number, row in rows)
-    header = next((row for _, row in rows if row), None)
-    if header is None:
-        raise UserError(f"{source.name} has no header; its first line must name the columns")
-    wanted = [(name, header.index(name)) for name in choose(header, source.name)]
-    for number, row in rows:
-        if row and len(row) != len(header):
-            raise UserError(
-                f"{source.at(number)} has {len(row)} cells, but the header has {len(header)}; mend the line (in .csv, "
-                f"quote cells that hold commas){source.hints.ragged}"
-            )
-        yield number, {name: row[i] for name, i in wanted} if row else {}
-
-
-def _jsonl(source: Input, file: MappedFile, choose: Choose) -> Rows:
-    columns: list[str] | None = None
-    wanted: Sequence[str] = ()
-    for number, line in enumerate(source.lines(file), start=1):
-        if not line.strip():
-            yield number, {}
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise UserError(f"{source.at(number)}: not JSON ({on_one_line(error)}); give one object a line") from error
-        if not isinstance(row, dict):
-            raise UserError(f"{source.at(number)}: a JSON {type(row).__name__}, not an object; give one object a line")
-        if list(row) != columns:
-            columns = list(row)
-            wanted = choose(columns, source.at(number))
-        cells = ((name, row[name]) for name in wanted)
-        yield number, {name: source.mend(cell, number) if isinstance(cell, str) else cell for name, cell in cells}
+    reader = READERS.get(kind)
+    return reader(source, file, choose) if reader else read_delimited(source, kind, file, choose)
 
 
 def _parquet(source: Input, file: MappedFile, choose: Choose) -> Rows:
@@ -155,9 +116,9 @@ def _cells(source: Input, column: pyarrow.Array, before: int) -> list[Any]:
         return [cell if cell is None else source.decode(cell, number) for number, cell in enumerate(raw, before + 1)]
 
 
-READERS: dict[str, Callable[[Input, MappedFile, Choose], Rows]] = {
-    "csv": _csv,
-    "tsv": _tsv,
-    "jsonl": _jsonl,
+READERS: dict[str, Callable[[Input, MappedFile, Choose], Rows]] = {  # all others have cells between signs
+    "jsonl": read_jsonl,
+    "json": read_json,
     "parquet": _parquet,
+    "xlsx": read_sheet,
 }

@@ -18,7 +18,8 @@ from torch.utils.data import Dataset, IterableDataset
 
 from ..errors import UserError
 from .fingerprint import Fingerprint
-from .sentences import SHOWN, DataReport, Sentences, read_sentences, truncated
+from .look import look
+from .sentences import SHOWN, DataReport, Sentences, read_sentences
 from .terminal import shown
 
 if TYPE_CHECKING:
@@ -161,10 +162,14 @@ def given_sentences(rows: Any) -> GivenSentences:
 
 
 def measure_lengths(data: Any, tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> None:
-    """Let the report say which share of the sentences is longer than ``max_seq_length`` tokens."""
+    """Let the report say which share of the sentences is longer than ``max_seq_length`` tokens, and what else the
+    tokenizer makes of them."""
     if isinstance(data, GivenSentences):
-        data.report.max_seq_length = max_seq_length
-        data.report.truncated_share, data.report.truncated_sample = truncated(data, tokenizer, max_seq_length)
+        found, report = look(lambda i: data[i]["text"], len(data), tokenizer, max_seq_length), data.report
+        report.max_seq_length = max_seq_length
+        report.truncated_share, report.truncated_sample = found.truncated_share, found.looked_at
+        report.unknown_share, report.alike_share = found.unknown_share, found.alike_share
+        report.notes, report.alarms = found.notes, found.alarms
 
 
 def texts_of(data: Any, what: str) -> list[str]:

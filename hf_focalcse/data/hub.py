@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, on_one_line
+from .files import FORMATS
+from .places import ending
+
+OURS = ("Text", "Csv")  # builders of `datasets` whose files are read here
+# What `datasets` says where a configuration is missing or unknown: a list of those that there are.
+CONFIGS = re.compile(r"(?:available configs|Available)[^\[]*(\[[^\]]*\])")
 
 
 def download(dataset_name: str, dataset_file: str, revision: str | None) -> Path:
@@ -30,7 +37,45 @@ def download(dataset_name: str, dataset_file: str, revision: str | None) -> Path
         raise _unreachable(dataset_name, error) from error
 
 
-def load_split(dataset_name: str, split: str, revision: str | None) -> Any:
+def files_of_split(dataset_name: str, config: str | None, split: str, revision: str | None) -> list[Path]:
+    """The cached copies of a split's files where it is made of plain text or .csv, which `datasets` would read by
+    other rules than those here; none where it is something else, or there is no network.
+
+    Raises:
+        UserError: the data set has several configurations and none was named.
+    """
+    import datasets
+    from huggingface_hub import constants
+    from huggingface_hub.errors import HTTPError
+
+    if Path(dataset_name).exists() or constants.HF_HUB_OFFLINE:
+        return []  # `load_split` says what is wrong, or finds a copy
+    try:
+        builder = datasets.load_dataset_builder(dataset_name, config, revision=revision)
+    except (HTTPError, datasets.exceptions.DatasetsError, OSError, ValueError) as error:
+        raise _no_config(dataset_name, error) or _unreachable(f"{dataset_name} (split {split!r})", error) from error
+    addresses = [str(file) for file in (builder.config.data_files or {}).get(split, ())]
+    start = f"hf://datasets/{dataset_name}@"
+    if type(builder).__name__ not in OURS or not all(a.startswith(start) and ending(a) in FORMATS for a in addresses):
+        return []
+    return [
+        download(dataset_name, path, commit)
+        for commit, _, path in (address.removeprefix(start).partition("/") for address in addresses)
+    ]
+
+
+def _no_config(dataset_name: str, error: Exception) -> UserError | None:
+    """What to say where a data set has several configurations and none of them, or an unknown one, was named."""
+    found = CONFIGS.search(str(error))
+    if found is None:
+        return None
+    names = ", ".join(re.findall(r"'([^']*)'", found[1]))
+    return UserError(
+        f"the Hub data set {dataset_name} has several configurations; give --dataset_config, one of: {names}"
+    )
+
+
+def load_split(dataset_name: str, config: str | None, split: str, revision: str | None) -> Any:
     """A split of a data set, loaded by ``datasets``."""
     import datasets
     from huggingface_hub.errors import HTTPError
@@ -40,9 +85,9 @@ def load_split(dataset_name: str, split: str, revision: str | None) -> Any:
             f"{dataset_name} is on this disk, and --dataset_name is a Hub id; give a local file to --train_file"
         )
     try:
-        return datasets.load_dataset(dataset_name, split=split, revision=revision)
+        return datasets.load_dataset(dataset_name, config, split=split, revision=revision)
     except (HTTPError, datasets.exceptions.DatasetsError, OSError, ValueError) as error:
-        raise _unreachable(f"{dataset_name} (split {split!r})", error) from error
+        raise _no_config(dataset_name, error) or _unreachable(f"{dataset_name} (split {split!r})", error) from error
 
 
 def pinned_rows(hub_id: str, revision: str, split: str, remedy: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -7,20 +7,35 @@ import mmap
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..errors import UserError
-from .files import BLOCK, FORMATS, TEXTS, Hints, Input, MappedFile, NoText, temporary_file
-from .formats import Rows, arrow_rows, named, read_rows, require_columns
+from .files import (
+    BLOCK,
+    FORMATS,
+    TEXTS,
+    Hints,
+    Input,
+    MappedFile,
+    NoText,
+    Reading,
+    temporary_file,
+)
+from .formats import arrow_rows, named, read_rows, require_columns
+from .guesses import LOOKED_AT, PLAIN, columns_of_plain, is_sentence, other_format, shown_delimiter
+from .rows import Rows, inside, texts_inside
 
 if TYPE_CHECKING:
     import pyarrow
 
 HINTS = Hints(
     undecodable=", or put U+FFFD there with --encoding_errors replace",
+    encoding=", or name its encoding with --encoding {}",
     ragged="; plain sentences go into a .txt file",
+    delimiter=", or give --delimiter {} and name the column of the sentences with --text_column",
+    quotes="; a file without quoting is read with --quotes none",
 )
 
 
@@ -41,19 +56,54 @@ class Source:
         column: of a table; None is its only column, whose name is then kept here.
     """
 
-    def __init__(self, name: str, encoding_errors: str, column: str | None):
-        self.input, self.column = Input(name, encoding_errors, HINTS), column
+    def __init__(self, name: str, reading: Reading, column: str | None):
+        self.input, self.column = Input(name, reading, HINTS), column
+        self.path: list[str] = []  # names of objects within a cell, where the column is a dotted path
 
     def read_file(self, path: Path) -> tuple[MappedFile, Iterator[Lines]]:
         """A file, whose format its name tells. Lines of a table are its cells."""
         kind, file = self.input.open(path, FORMATS)
-        if kind not in TEXTS:
+        if kind not in TEXTS or self.input.reading.delimiter not in (None, PLAIN):
             return self._cells(read_rows(self.input, kind, file, self._choose))
         if self.column is not None:
             raise UserError(
                 f"{self.input.name} is plain text and has no column {self.column!r}; leave --text_column out"
             )
+        if self.input.reading.delimiter is None:
+            self._look_at(file)
         return file, self._text(file.data)
+
+    def _look_at(self, file: MappedFile) -> None:
+        """Check that the first lines are sentences.
+
+        Raises:
+            UserError: they seem to have several columns, or to be of another format.
+        """
+        try:
+            lines = [line.strip() for line in self.input.head(file, LOOKED_AT)]
+        except UserError:  # bytes that are not UTF-8, which are told where they count
+            return
+        if not lines:
+            return
+        keep = "to train on whole lines all the same, give --delimiter none"
+        if what := other_format(lines):
+            raise UserError(f"the lines of {self.input.name} are {what}; {keep}")
+        sign = columns_of_plain(lines)
+        if sign == "|||":
+            raise UserError(
+                f"most lines of {self.input.name} hold several texts with ||| between them ({lines[0][:60]!r}); "
+                "put each "
+                f"on a line of its own; {keep}"
+            )
+        if sign is not None:
+            name = shown_delimiter(sign)
+            raise UserError(
+                f"the lines of {self.input.name} seem to have columns, separated by a {name} ({lines[0][:60]!r}); "
+                "give "
+                f"--delimiter {name} and name the column of the sentences with --text_column, as the first line "
+                "calls it"
+                f"; {keep}"
+            )
 
     def read_arrow(
         self, columns: list[str], batches: Callable[[Sequence[str]], Iterable[pyarrow.RecordBatch]]
@@ -95,7 +145,18 @@ class Source:
                     f"{where} has {len(columns)} columns; name one with --text_column for sentences, or two or "
                     f"three with --columns for pairs and their hard negatives; {named(columns)}"
                 )
+            if is_sentence(columns[0]) and self.input.unit in ("line", "row"):
+                raise UserError(
+                    f"{where} begins with {columns[0][:60]!r} where the name of the column should be; put a first "
+                    "line such as text above it, call a file of plain sentences .txt, or give --text_column with "
+                    "these words if they are the name"
+                )
             self.column = columns[0]
+        head, *path = self.column.split(".")
+        if path and self.column not in columns and head in columns:  # a place within nested objects
+            self.path = path
+            return [head]
+        self.path = []
         require_columns([self.column], columns, where)
         return [self.column]
 
@@ -104,12 +165,7 @@ class Source:
         lengths = array("q")
         with temporary_file() as file:
             for number, row in rows:
-                text = row.get(self.column or "")
-                if not isinstance(text, str | None):
-                    raise UserError(
-                        f"{self.input.at(number)}: {self.column!r} must be a string or null, not "
-                        f"{json.dumps(text, default=str)[:80]}; name a column of text with --text_column"
-                    )
+                text = self._cell(row, number)
                 cell = (text or "").encode()
                 file.write(cell)
                 lengths.append(len(cell))
@@ -118,6 +174,32 @@ class Source:
                 raise NoText(said, len(lengths))
         mapped = MappedFile(file.name, temporary=True)
         return mapped, _in_blocks(mapped.data, np.frombuffer(lengths, np.int64))
+
+    def _cell(self, row: dict[str, Any], number: int) -> str | None:
+        """The text in a row.
+
+        Raises:
+            UserError: something else is there.
+        """
+        column = self.column or ""
+        text = row.get(column.split(".")[0] if self.path else column)
+        try:
+            text = inside(text, self.path)
+        except KeyError as error:
+            raise UserError(
+                f"{self.input.at(number)}: there is no {error.args[0]!r} on the way to {column!r}; give the path of "
+                "the texts as --text_column"
+            ) from error
+        if not isinstance(text, str | None):
+            texts = list(texts_inside(text, column))
+            remedy = f"name a text in it, as with --text_column {texts[0]}" if texts else "name a column of text with "
+            remedy += "" if texts else "--text_column"
+            remedy = "give each text a row of its own" if isinstance(text, list) else remedy
+            raise UserError(
+                f"{self.input.at(number)}: {column!r} must be a string or null, not "
+                f"{json.dumps(text, default=str)[:80]}; {remedy}"
+            )
+        return text
 
 
 def _in_blocks(data: mmap.mmap, lengths: np.ndarray) -> Iterator[Lines]:

@@ -17,8 +17,9 @@ from ..errors import UserError
 from .files import TABLES, Input
 from .fingerprint import Fingerprint
 from .formats import named, read_records, read_rows, require_columns
+from .look import look
 from .places import ending
-from .sentences import SHOWN, DataReport, truncated
+from .sentences import SHOWN, DataReport
 from .terminal import shown
 
 USUAL = (  # names of anchor, positive and hard negative that data sets have
@@ -153,7 +154,7 @@ def collect(
     n, fingerprint = len(found), Fingerprint()
     for texts in found:
         fingerprint.add(text.encode() for text in texts)
-    share, sample = (None, 0) if tokenizer is None else truncated(Anchors(rows), tokenizer, max_seq_length)
+    looked = look(lambda i: rows.rows[i][0], n, tokenizer, max_seq_length)  # the anchors
     rows.report = PairReport(
         source=source,
         column=", ".join(columns),
@@ -166,10 +167,14 @@ def collect(
         max_samples=max_samples,
         fraction=fraction,
         max_seq_length=max_seq_length,
-        truncated_share=share,
-        truncated_sample=sample,
+        truncated_share=looked.truncated_share,
+        truncated_sample=looked.looked_at if tokenizer is not None else 0,
         samples=[shown(" | ".join(found[i]), SHOWN) for i in (0, n // 2, n - 1)],
         sha256=fingerprint.hexdigest(),
+        unknown_share=looked.unknown_share,
+        alike_share=looked.alike_share,
+        notes=looked.notes,
+        alarms=looked.alarms,
         columns=columns,
     )
     return rows

@@ -22,12 +22,12 @@ class Places(NamedTuple):
     left_out: int
 
 
-def find_files(names: Sequence[str | Path]) -> Places:
+def find_files(names: Sequence[str | Path], flag: str = "--train_file") -> Places:
     """The files of each name in turn, those of a folder or a pattern sorted by their path; a file twice named is
     read once.
 
     As with ``data_files`` and ``data_dir`` of ``datasets``: ``*`` stays in one folder and ``**`` goes into all below
-    it, a folder is read with all folders in it, and what begins with a dot is left out of both.
+    it, a folder is read with all folders in it, and what begins with a dot is left out of both. flag: who names them.
 
     Raises:
         UserError: a name stands for no file.
@@ -35,7 +35,7 @@ def find_files(names: Sequence[str | Path]) -> Places:
     found: dict[Path, str] = {}
     left_out = 0
     if not names or "" in names:  # an empty path would be the current folder
-        raise UserError("--train_file is empty; give a file, a folder or a quoted pattern")
+        raise UserError(f"{flag} is empty; give a file, a folder or a quoted pattern")
     for name in map(str, names):
         place = Path(name)
         if place.is_dir():
@@ -54,7 +54,7 @@ def find_files(names: Sequence[str | Path]) -> Places:
                     f"no file is called {name}; check the pattern, and that it is quoted where you type it"
                 )
         else:
-            raise UserError(f"no such file: {name}; check the path: --train_file is a file on this machine")
+            raise UserError(f"no such file: {name}; check the path: {flag} is a file on this machine")
         for file in known:
             found.setdefault(Path(file).resolve(), file)
     return Places(list(found.values()), left_out)

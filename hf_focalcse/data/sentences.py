@@ -7,7 +7,7 @@ of which nothing is left are dropped and counted. Two sentences are equal when t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +15,18 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from ..errors import UserError
-from .files import MappedFile
+from .files import MappedFile, Reading
 from .fingerprint import Fingerprint
-from .hub import download, load_split
+from .guesses import DELIMITERS, PLAIN, delimiter_of
+from .hub import download, files_of_split, load_split
 from .lines import Source
+from .look import look
 from .several import MappedFiles, Text, read_files, read_source
 from .terminal import printable, shown
-from .views import token_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TOKENISED_AT_MOST = 2_000  # sentences on which the truncated share is measured, in about 0.3 s
 SHOWN = 100  # characters of a sample
 FILES_SHOWN = 20  # of several, when the report is printed
 
@@ -52,6 +52,10 @@ class DataReport:
     sha256: str  # of the kept sentences in order, whatever format they came from
     files: list[dict[str, Any]] = field(default_factory=list)  # the counts of each file, where there are several
     left_out: int = 0  # files of other formats in a folder
+    unknown_share: float | None = None  # of the tokens of that sample that are [UNK]
+    alike_share: float | None = None  # of that sample, whose tokens are those of another text
+    notes: list[str] = field(default_factory=list)  # how it was read where that is not plain, and what seems odd in it
+    alarms: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict:
         """Plain values for run.json."""
@@ -86,6 +90,7 @@ class DataReport:
             lines.append(f"  and {len(self.files) - FILES_SHOWN:,} more files, which run.json lists")
         if self.left_out:
             lines.append(f"  of other formats, and left out: {self.left_out:,} of the folder's files")
+        lines += [f"  note: {printable(note)}" for note in self.notes]
         lines += [
             f"  {name:<6} | {text}" for name, text in zip(("first", "middle", "last"), self.samples, strict=True)
         ]
@@ -118,6 +123,11 @@ def read_sentences(
     dataset_revision: str | None = None,
     text_column: str | None = None,
     encoding_errors: str = "strict",
+    *,
+    dataset_config: str | None = None,
+    encoding: str | None = None,
+    delimiter: str | None = None,
+    quotes: str | None = None,
     drop_duplicates: bool = False,
     max_samples: int | None = None,
     fraction: float | None = None,
@@ -129,9 +139,10 @@ def read_sentences(
 
     ``train_file`` is one or several local files, folders or patterns, see `find_files`; equal sentences of two files
     are repeats as those of one, and the fingerprint is that of one file with all of them. ``dataset_file`` is one file
-    of the data set's repository, read by the same rules; without it ``dataset_split`` is loaded by ``datasets``.
-    ``encoding_errors``: "strict" refuses a byte that
-    is not UTF-8, "replace" puts U+FFFD in its place. ``max_samples``: keep a seeded random subset of at most so many,
+    of the data set's repository, read by the same rules; without it ``dataset_split`` of ``dataset_config`` is read,
+    by ``datasets`` where it is no text or table. ``encoding``, ``delimiter``, ``quotes``: see `Reading`.
+    ``encoding_errors``: "strict" refuses a byte that is not UTF-8, "replace" puts U+FFFD in its place.
+    ``max_samples``: keep a seeded random subset of at most so many,
     in file order; ``fraction``: keep such a subset of this share, at least one sentence. With a ``tokenizer`` the
     report says which share of the sentences is longer than ``max_seq_length`` tokens.
 
@@ -141,16 +152,26 @@ def read_sentences(
     if (train_file is None) == (dataset_name is None):
         both = "both were" if train_file is not None else "neither was"
         raise UserError(f"give either --train_file (a local file) or --dataset_name (a Hub data set); {both} given")
-    if dataset_name is None and (dataset_file or dataset_revision or dataset_split != "train"):
+    if dataset_name is None and (dataset_file or dataset_revision or dataset_config or dataset_split != "train"):
         raise UserError(
-            "--dataset_file, --dataset_split and --dataset_revision need --dataset_name; --train_file is a local file"
+            "--dataset_file, --dataset_config, --dataset_split and --dataset_revision need --dataset_name; "
+            "--train_file "
+            "is a local file"
         )
+    if dataset_file and dataset_config:
+        raise UserError(f"--dataset_config does not apply to one file, --dataset_file {dataset_file}; leave one out")
     if dataset_file and dataset_split != "train":
         raise UserError(
             f"--dataset_split {dataset_split} does not apply to one file, --dataset_file {dataset_file}; leave one out"
         )
     if encoding_errors not in ("strict", "replace"):
         raise UserError(f"--encoding_errors is {encoding_errors!r}; it must be strict or replace")
+    if encoding is not None:
+        require_encoding(encoding)
+    if quotes not in (None, "double", "none"):
+        raise UserError(f"--quotes is {quotes!r}; it must be double or none")
+    if delimiter is not None and delimiter != PLAIN and len(delimiter_of(delimiter)) != 1:
+        raise UserError(f"--delimiter is {delimiter!r}; it must be {', '.join(DELIMITERS)}, none, or one sign")
     if max_samples is not None and max_samples < 1:
         raise UserError(f"--max_train_samples is {max_samples}; it must be at least 1")
 
@@ -162,14 +183,17 @@ def read_sentences(
             "leave one out"
         )
 
+    reading = Reading(encoding_errors, encoding, delimiter, quotes)
     if dataset_name is None:
-        text = read_files(listed(train_file), encoding_errors, text_column)
+        text = read_files(listed(train_file), reading, text_column)
     elif dataset_file is not None:
-        source = Source(f"{dataset_name}/{dataset_file}", encoding_errors, text_column)
+        source = Source(f"{dataset_name}/{dataset_file}", reading, text_column)
         text = read_source(source, *source.read_file(download(dataset_name, dataset_file, dataset_revision)))
+    elif files := files_of_split(dataset_name, dataset_config, dataset_split, dataset_revision):
+        text = replace(read_files(files, reading, text_column), name=f"{dataset_name} ({dataset_split})")
     else:
-        source = Source(f"{dataset_name} ({dataset_split})", encoding_errors, text_column)
-        table = load_split(dataset_name, dataset_split, dataset_revision).with_format("arrow")
+        source = Source(f"{dataset_name} ({dataset_split})", reading, text_column)
+        table = load_split(dataset_name, dataset_config, dataset_split, dataset_revision).with_format("arrow")
         read = source.read_arrow(
             table.column_names,
             lambda names: (b for rows in table.select_columns(list(names)).iter(8192) for b in rows.to_batches()),
@@ -189,7 +213,7 @@ def read_sentences(
     sentences.lines = (some[keep] + 1).astype(np.int32)
 
     n = len(sentences)
-    share, sample = truncated(sentences, tokenizer, max_seq_length) if tokenizer is not None else (None, 0)
+    looked = look(lambda i: sentences[i]["text"], n, tokenizer, max_seq_length)
     sentences.report = DataReport(
         source=text.name,
         column=text.column,
@@ -202,12 +226,16 @@ def read_sentences(
         max_samples=max_samples,
         fraction=fraction,
         max_seq_length=max_seq_length,
-        truncated_share=share,
-        truncated_sample=sample,
+        truncated_share=looked.truncated_share,
+        truncated_sample=looked.looked_at if tokenizer is not None else 0,
         samples=[shown(sentences[i]["text"], SHOWN) for i in (0, n // 2, n - 1)],
         sha256=_fingerprint(sentences),
         files=_of_files(text, some, some[repeats], some[keep]),
         left_out=text.left_out,
+        unknown_share=looked.unknown_share,
+        alike_share=looked.alike_share,
+        notes=[*text.notes, *looked.notes],
+        alarms=looked.alarms,
     )
     return sentences
 
@@ -220,6 +248,17 @@ def _of_files(text: Text, some: np.ndarray, repeats: np.ndarray, kept: np.ndarra
          "dropped": with_text - here, "kept": here, "undecodable": part.undecodable}
         for part, with_text, again, here in counted
     ]  # fmt: skip
+
+
+def require_encoding(name: str) -> None:
+    """Raise UserError unless Python knows a text encoding called ``name``."""
+    try:
+        "".encode(name)
+    except (LookupError, UnicodeError, ValueError) as error:
+        raise UserError(
+            f"--encoding {name!r} is not known; give a name such as utf-8, utf-16, cp1252, latin-1, gb18030 or "
+            "shift_jis"
+        ) from error
 
 
 def listed(train_file: str | Path | Sequence[str | Path] | None) -> list[str | Path]:
@@ -255,14 +294,3 @@ def _fingerprint(sentences: Sentences) -> str:
         found.add(texts if errors == "strict" else (text.decode("utf-8", errors).encode() for text in texts))
         sentences.file.release()
     return found.hexdigest()
-
-
-def truncated(sentences: Any, tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> tuple[float, int]:
-    """(share of sentences above ``max_seq_length`` tokens, special tokens included; how many were looked at)."""
-    chosen = np.unique(
-        np.linspace(0, len(sentences) - 1, min(len(sentences), TOKENISED_AT_MOST)).round().astype(np.int64)
-    )
-    texts = [sentences[i]["text"] for i in chosen]
-    # One token more than allowed is enough to see the truncation.
-    ids = token_ids(tokenizer, texts, max_seq_length + 1, split_special_tokens=True)
-    return sum(len(row) > max_seq_length for row in ids) / len(texts), len(texts)

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UserError
-from .files import TEXTS, MappedFile, NoText, temporary_file
+from .files import TEXTS, MappedFile, NoText, Reading, temporary_file
+from .guesses import PLAIN
 from .lines import Source, scan
 from .places import ending, find_files
 
@@ -66,6 +67,7 @@ class Text:
     undecodable: int
     parts: list[Part] = field(default_factory=list)  # where there are several files
     left_out: int = 0  # files of other formats in a folder
+    notes: list[str] = field(default_factory=list)  # how they were read, where that is not plain
 
     def counts(self, chosen: np.ndarray) -> list[int]:
         """How many of the ``chosen`` lines (their numbers, from 0) each part has."""
@@ -76,17 +78,18 @@ class Text:
 def read_source(source: Source, file: MappedFile, blocks: Any) -> Text:
     """The text of one file or table, as ``Source`` has opened it."""
     starts, ends, hashes = scan(file, blocks, source.input.errors)
-    return Text(source.input.name, file, starts, ends, hashes, source.column, source.input.undecodable)
+    found = Text(source.input.name, file, starts, ends, hashes, source.column, source.input.undecodable)
+    found.notes = source.input.notes
+    return found
 
 
-def read_files(names: Sequence[str | Path], errors: str, column: str | None) -> Text:
+def read_files(names: Sequence[str | Path], reading: Reading, column: str | None) -> Text:
     """The text of the files that ``names`` stand for, see `find_files`.
 
     A single file is mapped where it lies. Of several, large text files are too, since copying them would take long,
     and the lines of all others are copied into one temporary file, since a process may not have many files mapped.
 
     Args:
-        errors: "strict" or "replace", for bytes that are not UTF-8.
         column: of tables; plain text beside them has none.
 
     Raises:
@@ -96,24 +99,27 @@ def read_files(names: Sequence[str | Path], errors: str, column: str | None) -> 
     files, left_out = find_files(names)
     name = ", ".join(map(str, names[:NAMED])) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
     if len(files) == 1:
-        source = Source(files[0], errors, column)
+        source = Source(files[0], reading, column)
         return replace(read_source(source, *source.read_file(Path(files[0]))), left_out=left_out)
-    if all(ending(file) in TEXTS for file in files) and column is not None:
+    plain_text = reading.delimiter in (None, PLAIN)
+    if all(ending(file) in TEXTS for file in files) and column is not None and plain_text:
         raise UserError(f"{name} is plain text and has no column {column!r}; leave --text_column out")
     mapped: list[MappedFile] = []
     pieces: list[Piece] = []
     parts: list[Part] = []
     asked, first = column, ""  # first: the first table
+    notes: list[str] = []
     with temporary_file() as pool:
         for file in files:
-            plain = ending(file) in TEXTS
-            source = Source(file, errors, None if plain else asked)
+            plain = ending(file) in TEXTS and plain_text
+            source = Source(file, reading, None if plain else asked)
             try:
                 text = read_source(source, *source.read_file(Path(file)))
             except NoText as nothing:
                 parts.append(Part(file, nothing.lines, 0))
                 pieces.append(Piece(None, *np.zeros((3, nothing.lines), np.int64)))
                 continue
+            notes += text.notes
             if not plain:
                 if first and text.column != column:
                     raise UserError(
@@ -145,6 +151,7 @@ def read_files(names: Sequence[str | Path], errors: str, column: str | None) -> 
         undecodable=sum(part.undecodable for part in parts),
         parts=parts,
         left_out=left_out,
+        notes=notes,
     )
 
 

@@ -1,9 +1,6 @@
 """Text from files of unknown origin -> what is safe to print on a terminal."""
 
-
-def printable(text: str) -> str:
-    """Control characters, and others that a terminal would act on or not show, as escapes such as ``\\x1b``."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+from ..errors import printable as printable
 
 
 def shown(text: str, width: int) -> str:

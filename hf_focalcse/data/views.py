@@ -39,7 +39,7 @@ class View:
     def plain(self, rows: Sequence[Row]) -> list[str]:
         """B rows -> the text of each, before the view changes it.
 
-        The plain text of the first view decides which rows are equal, and a frozen reference encodes it.
+        The tokens of the plain text of the first view decide which rows are equal, and a frozen reference encodes it.
         """
         return [" ".join(filter(None, (row[column] for column in self.columns))) for row in rows]
 
@@ -143,8 +143,8 @@ class Views:
     """The collator: B rows -> ``input_ids``, ``attention_mask`` (B, V, L) and ``text_ids`` (B,), all int64; and
     ``view_ids`` (B, V), the same of each view, where the views read different columns.
 
-    Views are padded on the right to the longest of all. Rows whose first view has the same plain text have equal
-    ``text_ids`` (the first 64 bits of BLAKE2b).
+    Views are padded on the right to the longest of all. Rows whose first view has the same tokens before it is changed
+    have equal ``text_ids`` (the first 64 bits of BLAKE2b), since the encoder cannot tell them apart.
 
     Each batch has a random generator of its own, whose seed is made from ``seed`` and the texts of the batch in
     order. A view therefore draws the same in a worker process and in a resumed run, and something else in the next
@@ -213,8 +213,9 @@ class Views:
                 f"a view reads the column {missing[0]!r}, but the rows have {', '.join(map(repr, rows[0]))}; rename "
                 "the column, or name another one in the `columns` of the view"
             )
-        text_ids = torch.tensor([text_id(text) for text in self.first.plain(rows)])  # (B,)
-        draws = np.random.default_rng([self.seed, *text_ids.numpy().view(np.uint32)])
+        plain = self.first.plain(rows)
+        of_texts = np.array([text_id(text) for text in plain])
+        draws = np.random.default_rng([self.seed, *of_texts.view(np.uint32)])
         found = []
         for kind in self.kinds:
             texts, limit = kind.texts(rows, draws), self.max_seq_length
@@ -230,13 +231,19 @@ class Views:
         batch = {
             "input_ids": ids.repeat(1, copies, 1),
             "attention_mask": mask.repeat(1, copies, 1),
-            "text_ids": text_ids,
+            "text_ids": self._ids_of(self.first, plain, found[0]),
         }
         if self.of_different_texts:
-            batch["view_ids"] = torch.tensor(
-                [[text_id(text) for text in kind.plain(rows)] for kind in self.kinds]
-            ).T.contiguous()
+            each = zip(self.kinds, found, strict=True)
+            batch["view_ids"] = torch.stack([self._ids_of(kind, kind.plain(rows), ids) for kind, ids in each], 1)
         return batch
+
+    def _ids_of(self, kind: View, plain: Sequence[str], ids: list[list[int]]) -> Tensor:
+        """(B,), one of each text by its tokens; ids: of this view, which are those where it changes nothing."""
+        if (type(kind).texts, type(kind).ids) != (View.texts, View.ids):
+            texts = [self.prompt + text for text in plain]
+            ids = token_ids(self.tokenizer, texts, self.max_seq_length, split_special_tokens=True)
+        return torch.tensor([ids_id(row) if text else PADDING_ID for text, row in zip(plain, ids, strict=True)])
 
 
 ViewCollator = Views  # its name in version 0.1
@@ -249,14 +256,24 @@ def blank_row(collator: Collator) -> dict[str, str]:
 
 def text_id(text: str) -> int:
     """The first 64 bits of BLAKE2b, as int64."""
-    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "little", signed=True)
+    return _first_bits(text.encode("utf-8", "surrogatepass"))
+
+
+def ids_id(ids: Sequence[int]) -> int:
+    """The same of token ids."""
+    return _first_bits(b"ids" + np.array(ids, "<i4").tobytes())
+
+
+def _first_bits(content: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
 
 
 PADDING_ID = text_id("")  # no sentence is empty; on several ranks a blank row fills up the last batch
 
 
 UNCUT = 10**9  # as a length: nothing is cut
+LONG = 64  # characters for each token that is kept, beyond which a text is first cut to so many
+BESIDE = 64  # tokens that such a text must have beyond those that are kept, so that the cut changes none of these
 
 
 def token_ids(
@@ -272,14 +289,23 @@ def token_ids(
     split_special_tokens: whether what looks like a special token in a text is split like any other text, as in
     training. None is what the tokenizer's own settings say, as in every library that encodes with the model.
     """
-    found: list[list[int]] = tokenizer(
-        list(texts),
-        truncation=True,
-        max_length=max_length,
-        split_special_tokens=split_special_tokens,
-        add_special_tokens=add_special_tokens,
-    )["input_ids"]
-    return found
+
+    def tokenized(some: Sequence[str], length: int) -> list[list[int]]:
+        found: list[list[int]] = tokenizer(
+            list(some),
+            truncation=True,
+            max_length=length,
+            split_special_tokens=split_special_tokens,
+            add_special_tokens=add_special_tokens,
+        )["input_ids"]
+        return found
+
+    most = LONG * (max_length + BESIDE)
+    cut = [text[:most] for text in texts]
+    for i, text in enumerate(texts):  # the tokens of a line of megabytes would take gigabytes
+        if len(text) > most and len(tokenized([cut[i]], max_length + BESIDE)[0]) < max_length + BESIDE:
+            cut[i] = text
+    return tokenized(cut, max_length)
 
 
 def cut_texts(

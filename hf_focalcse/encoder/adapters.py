@@ -3,45 +3,54 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from ..errors import UserError
 from ..runs.folder import ADAPTER_FILE
+from .fields import Fields
+from .parts import read_weights
 from .source import Source
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", ADAPTER_FILE
 ADAPTER_FOLDER = "adapter"  # in the output folder of a training by LoRA, beside the merged encoder
 RECORD_FILE = "focal_cl.json"  # of an adapter trained here: what config.json of a whole encoder says under that key
-UNMERGED: dict[
-    str, tuple[Any, ...]
-] = {  # settings of peft under which W + scale B A is not what it computes -> the values that change nothing
-    "use_dora": (False, None),
-    "rank_pattern": ({}, None),
-    "alpha_pattern": ({}, None),
+UNMERGED: dict[str, tuple[Any, ...]] = {  # settings of peft under which there is more than a change of weights
     "fan_in_fan_out": (False, None),
     "lora_bias": (False, None),
     "bias": ("none", None),
     "modules_to_save": (None, []),
 }
+MAGNITUDE = re.compile(r"\.lora_magnitude_vector(\.weight)?$")
 
 
 @dataclass(frozen=True)
 class Adapter:
     """What adapter_config.json says.
 
-    scale: the factor of B A. rank: of A and B.
+    rank: of A and B, where a weight has no other. alpha: B A is multiplied by it over the rank, or, where ``by_root``,
+    over the root of the rank. alphas: a pattern of a layer's path -> its own alpha. dora: the rows of a changed weight
+    have lengths of their own.
     """
 
     base: str
     revision: str | None
     rank: int
-    scale: float
+    alpha: float
+    by_root: bool = False
+    alphas: dict[str, float] = field(default_factory=dict)
+    dora: bool = False
 
     def describe(self) -> str:
-        return f"LoRA adapter of rank {self.rank} on {self.base}, merged"
+        return f"{'DoRA' if self.dora else 'LoRA'} adapter of rank {self.rank} on {self.base}, merged"
+
+    def scale(self, path: str, rank: int) -> float:
+        """The factor of the product of B and A, of this rank, in the layer at a path."""
+        own = (alpha for pattern, alpha in self.alphas.items() if re.fullmatch(rf"(.*\.)?({pattern})", path))
+        return next(own, self.alpha) / (math.sqrt(rank) if self.by_root else rank)
 
 
 def read_adapter(source: Source) -> Adapter | None:
@@ -68,9 +77,16 @@ def read_adapter(source: Source) -> Adapter | None:
             raise UserError(
                 f"{name!r} is an adapter of {base!r} with {key} {config[key]!r}, not merged here: {remedy}"
             )
-    rank = int(config["r"])
-    root = math.sqrt(rank) if config.get("use_rslora") else rank
-    return Adapter(str(base), config.get("revision"), rank, config["lora_alpha"] / root)
+    fields = Fields(config, CONFIG_FILE, name)
+    return Adapter(
+        str(base),
+        config.get("revision"),
+        rank=fields.take("r", int, least=1),
+        alpha=fields.take("lora_alpha", float),
+        by_root=fields.take("use_rslora", bool, False),
+        alphas=dict(fields.take("alpha_pattern", dict, {})),
+        dora=fields.take("use_dora", bool, False),
+    )
 
 
 @torch.no_grad()
@@ -80,29 +96,38 @@ def merge_adapter(model: Any, adapter: Adapter, source: Source) -> None:
     Raises:
         UserError: there are no safetensors, or a weight of the adapter has no counterpart in the encoder.
     """
-    from safetensors.torch import load_file
-
     file = source.find(WEIGHTS_FILE)
     if file is None:
         raise UserError(
             f"adapter {source.name_or_path!r} has no {WEIGHTS_FILE}; a pickled one is not opened, so save it again "
             "with peft"
         )
-    weights = load_file(file)
-    parameters = dict(model.encoder.named_parameters())
+    weights = read_weights(file)
+    parameters, changes = dict(model.encoder.named_parameters()), {}
     for key in sorted(weights):
         stem, part, _ = key.rpartition(".lora_A.")
-        if not part:
-            if ".lora_B." not in key:
-                raise UserError(f"adapter {source.name_or_path!r} holds {key!r}, which is no LoRA weight")
-            continue
+        if part:
+            changes[stem] = key
+        elif ".lora_B." not in key and not MAGNITUDE.search(key):
+            raise UserError(f"adapter {source.name_or_path!r} holds {key!r}, which is no LoRA weight")
+    for stem, key in changes.items():
         path = stem.removeprefix("base_model.model.")
+        scale = adapter.scale(path, len(weights[key]))
         while f"{path}.weight" not in parameters and "." in path:
             path = path.partition(".")[2]  # of a model with a head: "bert.encoder…"
-        if f"{path}.weight" not in parameters:
+        weight, up = parameters.get(f"{path}.weight"), weights.get(key.replace(".lora_A.", ".lora_B."))
+        down = weights[key].float()
+        if weight is None or up is None or (len(up), down.shape[1]) != tuple(weight.shape):
             raise UserError(
-                f"adapter {source.name_or_path!r} changes {stem!r}, which {adapter.base!r} does not have; it is of "
-                "another base"
+                f"adapter {source.name_or_path!r} changes {stem!r}, which {adapter.base!r} does not have in that "
+                "shape; it is of another base"
             )
-        up = weights[key.replace(".lora_A.", ".lora_B.")].float()
-        parameters[f"{path}.weight"] += adapter.scale * up @ weights[key].float()
+        weight += scale * up.float() @ down
+        if adapter.dora:
+            length = next((value for name, value in weights.items() if MAGNITUDE.sub("", name) == stem), None)
+            if length is None:
+                raise UserError(
+                    f"adapter {source.name_or_path!r} is one of DoRA, but has no lengths of the rows of {stem!r}; "
+                    "save it again with peft"
+                )
+            weight *= (length.float() / weight.norm(dim=1)).unsqueeze(1)

@@ -57,6 +57,11 @@ class Augmentation:
     moves: ClassVar[bool] = False
     rate: float | None = None
 
+    def __str__(self) -> str:
+        """As it is asked for, ``name`` or ``name:rate``."""
+        name = next((name for name, (kind, _) in AUGMENTATIONS.items() if kind is type(self)), type(self).__name__)
+        return name if self.rate is None else f"{name}:{self.rate:g}"
+
     def draw(self, mask: Tensor, dimensions: int) -> Drawn:
         """Mask (R, L) -> what to do to each row. [CLS] and [SEP] count as tokens."""
         return Drawn()

@@ -1,4 +1,4 @@
-"""Texts -> batches of texts with about as many tokens, so that little is padded."""
+"""Texts -> batches of texts with about as many tokens, padded on the right, so that little is padded."""
 
 from __future__ import annotations
 
@@ -26,3 +26,12 @@ def batches_by_length(
         for first in range(0, len(window), batch_size):
             rows = by_length[first : first + batch_size]
             yield window[rows], *pad([ids[i] for i in rows], tokenizer.pad_token_id)
+
+
+def padded_right(ids: Tensor, mask: Tensor, types: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Ids and mask (R, L) and R * L token types, each (R, L) with what is padded of a row at its end."""
+    types = None if types is None else types.reshape(ids.shape)
+    if mask[:, 0].all():
+        return ids, mask, types
+    order = mask.argsort(dim=1, descending=True, stable=True)
+    return ids.gather(1, order), mask.gather(1, order), None if types is None else types.gather(1, order)

@@ -174,6 +174,11 @@ class EncodingMixin(_Base):
         pooled = self.config.hidden_size * len(focal["pooler"].split(JOINED))
         return dimensions_after(int(pooled), focal.get("modules", []))
 
+    @property
+    def matryoshka_dims(self) -> list[int]:
+        """The sizes to which its vectors may be cut, by its training, the largest first; it may be none."""
+        return list(self.config.focal_cl.get("matryoshka_dims", []))
+
     def get_embedding_dimension(self) -> int:
         """The dimensions of what `encode` gives."""
         return min(self.truncate_dim or self.dimensions, self.dimensions)

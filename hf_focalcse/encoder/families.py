@@ -33,6 +33,7 @@ class Family:
         base: the name in its PreTrainedModel, where that is another. encoder: the end of its class's name.
         auto: the class of transformers that reads a plain encoder of it.
         arguments: what its forward pass is given besides ids and mask.
+        since: the first version of transformers that has it, where some versions 4 do not.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Family:
     encoder: str = "Model"
     arguments: Mapping[str, Any] = field(default_factory=dict)
     auto: str = "AutoModel"
+    since: str = ""
 
     @property
     def class_name(self) -> str:
@@ -80,18 +82,25 @@ FAMILIES = (
         after_attention="attention.output",
         packable=True,
     ),
-    Family("EuroBert", ("attention_dropout",), embeddings=("embed_tokens",), layers="layers", pooler="mean"),
-    Family("Gemma3Text", **(DECODER | {"pooler": "mean", "base": "Gemma3"})),
-    Family("ModernBert", ("attention_dropout", "embedding_dropout", "mlp_dropout")),
+    Family(
+        "EuroBert",
+        ("attention_dropout",),
+        embeddings=("embed_tokens",),
+        layers="layers",
+        pooler="mean",
+        since="5.3",
+    ),
+    Family("Gemma3Text", **(DECODER | {"pooler": "mean", "base": "Gemma3", "since": "4.50"})),
+    Family("ModernBert", ("attention_dropout", "embedding_dropout", "mlp_dropout"), since="4.48"),
     Family("MPNet", projection="pooler.dense", after_padding=True),
-    Family("NomicBert", pooler="mean"),
+    Family("NomicBert", pooler="mean", since="5.5"),
     Family(
         "OPT",
         **(DECODER | {"dropout": ("dropout", "attention_dropout"), "embeddings": ("decoder.embed_tokens",)})
         | {"positions": "decoder.embed_positions", "layers": "decoder.layers"},
     ),
     Family("Qwen2", **DECODER),
-    Family("Qwen3", **DECODER),
+    Family("Qwen3", **DECODER, since="4.51"),
     Family(
         "Roberta", projection="pooler.dense", after_attention="attention.output", packable=True, after_padding=True
     ),

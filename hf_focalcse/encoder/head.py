@@ -25,6 +25,7 @@ from ..compat import (
 )
 from ..errors import UserError
 from .augment import Augmentation, Drawn, Dropout, draw_views
+from .batches import padded_right
 from .chunks import checkpointed
 from .dropout import use_fast_dropout
 from .encode import CardData, EncodingMixin
@@ -175,7 +176,7 @@ class FocalCLMixin(SavingMixin, EncodingMixin):
     def embed_views(
         self, input_ids: Tensor | None, attention_mask: Tensor | None, token_type_ids: Tensor | None = None
     ) -> Tensor:
-        """Ids and mask (B, V, L) -> embeddings (B, V, D); or (B, L) -> (B, D). Padding is expected on the right.
+        """Ids and mask (B, V, L) -> embeddings (B, V, D); or (B, L) -> (B, D), padded on either side.
 
         token_type_ids: as the ids; an encoder that has no token types passes over them, as it does in transformers.
 
@@ -185,13 +186,12 @@ class FocalCLMixin(SavingMixin, EncodingMixin):
         """
         if input_ids is None or attention_mask is None:
             raise UserError("an encoder needs input_ids and attention_mask")
+        *leading, length = input_ids.shape
+        flat = input_ids.reshape(-1, length), attention_mask.reshape(-1, length)
+        ids, mask, types = padded_right(*flat, self.usable_types(token_type_ids))  # (B*V, L)
         drawn = NOTHING_DRAWN
         if self.training and self.augmentations:
-            drawn = draw_views(self.augmentations, attention_mask, self.config.hidden_size)
-        *leading, length = input_ids.shape
-        ids, mask = input_ids.reshape(-1, length), attention_mask.reshape(-1, length)  # (B*V, L)
-        types = self.usable_types(token_type_ids)
-        types = None if types is None else types.reshape(-1, length)
+            drawn = draw_views(self.augmentations, mask.reshape(*leading, length), self.config.hidden_size)
         lengths = mask.sum(1)
         order = torch.argsort(lengths, descending=True, stable=True)
         pieces = []

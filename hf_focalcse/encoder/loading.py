@@ -6,16 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, PretrainedConfig
 
 from ..data.template import Template
 from ..errors import UserError, first_line
 from .adapters import CONFIG_FILE, RECORD_FILE, merge_adapter, read_adapter
 from .auto import MODELS
+from .direction import check_direction
 from .lora import read_projection
 from .packaged import resolve_model
+from .parts import fill
 from .poolers import POOLERS
 from .prompts import add_prompt, choose_prompt
+from .recorded import PLAIN
 from .saving import HEAD_FILE
 from .sentence_files import weights_of
 from .source import Source
@@ -56,13 +60,12 @@ def load_model(
     with place.explaining():
         source, adapter = find_source(place.path, place.revision)
         name = source.name_or_path
-        config = None if source.find("config.json") is None else load_config(source)
-        record = getattr(config, "focal_cl", None) if adapter is None else record_of(source, config)
-        spec = read_spec(source, record)
+        record = source.read_mapping("config.json").get("focal_cl")
+        record = record if adapter is None else record_of(source, record)
+        spec = read_spec(source, record)  # before the config, since it names what is no text encoder at all
         path = spec.files.encoder_path
-        if path or config is None:  # the encoder lies in a folder that modules.json names, or nowhere
-            config = load_config(source, path)
-    check_config(config, name)
+        config = load_config(source, path)
+    check_config(config, name, spec.files.pooler is not None)
     if dropout is not None:
         set_dropout(config, dropout)
     spec.adapter = adapter
@@ -83,7 +86,8 @@ def load_model(
             f"the prompt {chosen!r} and the template {files.template!r} would both stand before a text; give "
             "--prompt '' or --prompt_template '' for none"
         )
-    config.focal_cl = (record or {}) | spec.record() | {"pooler": pooler, "projection": projection}
+    kept = {key: value for key, value in (record or {}).items() if key not in PLAIN}  # whose values are in the spec
+    config.focal_cl = kept | spec.record() | {"pooler": pooler, "projection": projection}
     model, info = load_weights(source.base or source, config, path)
     projection_missing = check_weights(model, info, name)
     if adapter is not None:
@@ -119,9 +123,28 @@ def describe(model: Any, spec: EncoderSpec) -> EncoderSpec:
             "the last token of a text is pooled, but the tokenizer ends it with no special token: the vector is that "
             "of its last word"
         )
+    if (said := check_direction(model, spec.name_or_path)) is not None:
+        spec.notes.append(said)
+    if getattr(model.tokenizer, "padded_left", False) and shifts_when_padded(model):
+        spec.notes.append(
+            "its tokenizer pads on the left, which shifts this encoder's positions by the padding of a batch; here, "
+            "and in exports, texts are padded on the right"
+        )
+    if getattr(model.config, "auto_map", None):
+        spec.notes.append(
+            f"its own code (auto_map) is not run: {type(model.encoder).__name__} of transformers reads it"
+        )
+    if heads := heads_of(model.config):
+        spec.notes.append(f"the classifier of its {heads[0]} is left out")
     if spec.files.pooler is not None and spec.files.pooler != spec.pooler:
         spec.notes.append(f"the folder records the pooler {spec.files.pooler}, but {spec.pooler} is asked for")
     return spec
+
+
+def shifts_when_padded(model: Any) -> bool:
+    """Whether padding before a text changes its positions."""
+    table = hasattr(getattr(model.encoder, "embeddings", None), "position_embeddings")
+    return table and not model.family.after_padding
 
 
 def find_source(name_or_path: str, revision: str | None) -> tuple[Source, Any]:
@@ -153,13 +176,13 @@ def find_source(name_or_path: str, revision: str | None) -> tuple[Source, Any]:
     return Source(source.name_or_path, base, hub), adapter
 
 
-def record_of(source: Source, config: Any) -> Any:
+def record_of(source: Source, of_base: Any) -> Any:
     """``focal_cl`` of an adapter: of its own file; None where its files of sentence-transformers say how it embeds;
-    else what the config of its base says."""
+    else that of its base."""
     own = Source(source.name_or_path, hub=source.hub)
     if own.find(RECORD_FILE) is not None:
         return own.read_mapping(RECORD_FILE)
-    return None if own.find("modules.json") is not None else getattr(config, "focal_cl", None)
+    return None if own.find("modules.json") is not None else of_base
 
 
 def require_folder(name_or_path: str) -> Path:
@@ -194,7 +217,7 @@ def load_config(source: Source, path: str = "") -> PretrainedConfig:
         holder = source.holder(start + "config.json")
         where = {"subfolder": path} if path else {}
         return AutoConfig.from_pretrained(holder.name_or_path, trust_remote_code=False, **where, **holder.hub)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, StrictDataclassError) as error:
         content = source.read_mapping(start + "config.json") if source.is_folder else {}
         if "auto_map" in content or "trust_remote_code" in str(error):
             kind = f" of type {content['model_type']!r}" if "model_type" in content else ""
@@ -213,8 +236,10 @@ def load_config(source: Source, path: str = "") -> PretrainedConfig:
         ) from error
 
 
-def check_config(config: PretrainedConfig, name: str) -> None:
+def check_config(config: PretrainedConfig, name: str, embeds: bool) -> None:
     """Refuse an encoder that has no head here, or that transformers would compute otherwise than it was trained.
+
+    embeds: whether the folder says that it is made to embed texts.
 
     Raises:
         UserError: with its type, or the setting.
@@ -227,12 +252,29 @@ def check_config(config: PretrainedConfig, name: str) -> None:
     if type(config) not in MODELS:
         families = ", ".join(sorted(c.model_type for c in MODELS))
         raise UserError(f"model {name!r} is of type {config.model_type!r}; supported are: {families}")
+    scores = hasattr(config, "sentence_transformers") or (heads_of(config) and config.num_labels == 1)
+    if scores and not embeds:
+        raise UserError(
+            f"{name!r} is a CrossEncoder ({', '.join(config.architectures or [])}), which scores pairs of texts and "
+            "has no vector for one; start from the encoder that it was trained from"
+        )
+    if getattr(config, "auto_map", None) and MODELS[type(config)].family.arguments:
+        raise UserError(
+            f"{name!r} names code of its own (auto_map in its config.json), which is never run and may let tokens "
+            f"read those behind them, as transformers' {config.model_type} does not; start from another encoder or, "
+            "if its code computes the same, take auto_map out of its config.json"
+        )
     positions = getattr(config, "position_embedding_type", None) or "absolute"
     if positions not in ("absolute", "rope", "rotary"):
         raise UserError(
             f"{name!r} has positions of the type {positions!r} (position_embedding_type in its config.json), which "
             "transformers no longer computes; start from another encoder"
         )
+
+
+def heads_of(config: PretrainedConfig) -> list[str]:
+    """The classes with a classifier that the weights were saved from."""
+    return [name for name in config.architectures or [] if name.endswith("ForSequenceClassification")]
 
 
 def set_dropout(config: PretrainedConfig, rate: float) -> None:
@@ -279,18 +321,8 @@ def load_module(module: Any, source: Source, folder: str) -> None:
     Raises:
         UserError: they are missing or of another shape.
     """
-    wanted = module.state_dict()
-    if not wanted:
-        return
-    found = weights_of(source, folder)
-    if {key: value.shape for key, value in found.items()} != {key: value.shape for key, value in wanted.items()}:
-        held = ", ".join(f"{key} {tuple(value.shape)}" for key, value in found.items()) or "nothing"
-        raise UserError(
-            f"{folder} of {source.name_or_path!r} must hold "
-            f"{', '.join(f'{key} {tuple(value.shape)}' for key, value in wanted.items())}, but holds {held}; copy it "
-            "again from its source"
-        )
-    module.load_state_dict(found)
+    if module.state_dict():
+        fill(module, weights_of(source, folder), f"{folder} of {source.name_or_path!r}")
 
 
 def require_exact(model: Any, lines: Sequence[str]) -> None:

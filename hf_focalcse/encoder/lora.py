@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..errors import UserError, suggest
@@ -19,6 +19,7 @@ from .adapters import CONFIG_FILE, RECORD_FILE, WEIGHTS_FILE
 from .dropout import use_fast_dropout
 from .merging import ADAPTER, layers_of
 from .packaged import BASE_MODEL, BASE_REVISION, find_packaged
+from .parts import read_weights
 from .saving import HEAD_FILE
 
 ALL = "all-linear"
@@ -117,8 +118,8 @@ def add_lora(
     from peft import LoraConfig, inject_adapter_in_model
 
     digest = digest_of(model)
-    config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=list(targets))
-    inject_adapter_in_model(config, model.encoder, ADAPTER)
+    settings: dict[str, Any] = {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout}  # alpha may be a fraction
+    inject_adapter_in_model(LoraConfig(**settings, target_modules=list(targets)), model.encoder, ADAPTER)
     model.tail.requires_grad_(False)
     model.set_pooling(model.pooler_name, model.projection_use)  # its parameters are trained, or not, as before
     use_fast_dropout(model.encoder)
@@ -236,7 +237,7 @@ def read_adapter_weights(model: Any, folder: str | Path) -> None:
     file = Path(folder) / WEIGHTS_FILE
     if not file.is_file():
         raise UserError(f"checkpoint {folder} holds a whole encoder and no adapter; resume it without --lora")
-    found, own = load_file(file), layers_of(model)
+    found, own = read_weights(file), layers_of(model)
     wanted = {name: value.shape for name, value in adapter_state(model).items()}
     if {name: value.shape for name, value in found.items()} != wanted:
         raise UserError(
@@ -252,7 +253,7 @@ def read_adapter_weights(model: Any, folder: str | Path) -> None:
 @torch.no_grad()
 def read_projection(model: Any, file: Path | None) -> bool:
     """Take the projection that was trained beside an adapter; whether there was one."""
-    held = {} if file is None or not file.is_file() else load_file(file)
+    held = {} if file is None or not file.is_file() else read_weights(file)
     for name, value in model.projection_linear.state_dict().items():
         if f"mlp.dense.{name}" not in held:
             return False

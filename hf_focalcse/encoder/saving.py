@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import transformers
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from ..compat import find_file
 from ..errors import UserError
 from .merging import merged_state
+from .parts import fill_parts
 from .recorded import take_recorded
 
 logger = logging.get_logger(__name__)
@@ -56,12 +57,8 @@ class SavingMixin(_Base):
         follows pooling. Returns whether such a projection was there; ``side_parts`` has the names of what was."""
         parts = {name: part for name in SIDE_PARTS if (part := getattr(self, name, None)) and part.state_dict()}
         path = find_file(str(folder), HEAD_FILE, **hub) if parts else None
-        state = {} if path is None else load_file(path)
-        for name, part in parts.items():
-            own = {k.removeprefix(f"{name}."): v for k, v in state.items() if k.startswith(f"{name}.")}
-            if own:
-                part.load_state_dict(own)
-                self.side_parts.add(name)
+        if path is not None:
+            self.side_parts |= fill_parts(parts, path)
         return "mlp" in self.side_parts
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:

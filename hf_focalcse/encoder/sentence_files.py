@@ -10,6 +10,8 @@ from typing import Any
 
 from ..errors import UserError
 from .families import TRANSFORMER_FILES
+from .fields import Fields
+from .parts import read_weights
 from .poolers import JOINED, POOLERS
 from .similarity import SIMILARITIES
 from .source import PICKLE, Source, refuse_pickle
@@ -70,6 +72,7 @@ class SentenceFiles:
         prompts, default_prompt_name: name -> text, and the name of the one that plain encoding uses.
         template: what every text stands in, see `Template`; no file of sentence-transformers says one.
         similarity: how vectors are compared. truncate_dim: how many dimensions are kept of a vector; None: all.
+        matryoshka_dims: the sizes to which vectors may be cut, by the training of the encoder, the largest first.
         carried: keys without meaning here, which an export keeps.
     """
 
@@ -86,6 +89,7 @@ class SentenceFiles:
     template: str | None = None
     similarity: str = "cosine"
     truncate_dim: int | None = None
+    matryoshka_dims: list[int] = field(default_factory=list)
     carried: dict[str, Any] = field(default_factory=dict)
 
 
@@ -96,23 +100,38 @@ def read_sentence_files(source: Source) -> SentenceFiles:
         UserError: a file is damaged, or says something that has no counterpart here.
     """
     found = SentenceFiles()
-    name = source.name_or_path
+    read_config(source, found)  # first, since it names what is no SentenceTransformer at all
     rows = source.read("modules.json")
     if rows is not None:
-        if not (isinstance(rows, list) and all(isinstance(m, dict) and {"type", "path"} <= set(m) for m in rows)):
-            raise UserError(
-                f"modules.json of {name!r} must be a list of modules, each with type and path; copy it again from its "
-                "source"
-            )
-        read_modules(source, [(kind_of(row, name), str(row["path"])) for row in rows], found)
+        read_modules(source, [read_row(row, source.name_or_path) for row in as_list(rows, source)], found)
     read_transformer(source, found)
-    read_config(source, found)
     return found
 
 
-def kind_of(row: dict[str, Any], name: str) -> str:
+def as_list(rows: Any, source: Source) -> list[Any]:
+    if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows):
+        return rows
+    raise UserError(
+        f"modules.json of {source.name_or_path!r} must be a list of modules, each with type and path; copy it again "
+        "from its source"
+    )
+
+
+def read_row(row: dict[str, Any], name: str) -> tuple[str, str]:
+    """(class, folder) of a module in modules.json.
+
+    Raises:
+        UserError: one of them is missing, or the folder lies elsewhere.
+    """
+    fields = Fields(row, "modules.json", name)
+    kind, path = kind_of(fields.take("type", str), name), fields.take("path", str).strip("/")
+    if ".." in path.replace("\\", "/").split("/"):
+        raise fields.wrong(f"names the folder {path!r}, which lies outside")
+    return kind, path
+
+
+def kind_of(kind: str, name: str) -> str:
     """The class of a module, without the places that it had in different versions."""
-    kind = str(row["type"])
     if not kind.startswith(PACKAGE):
         raise UserError(
             f"modules.json of {name!r} names the module {kind!r}, which is code of its own and is never run; only "
@@ -136,12 +155,12 @@ def read_modules(source: Source, rows: list[tuple[str, str]], found: SentenceFil
             f"{name!r} is a sentence-transformers model of modules {' + '.join(kinds)}; {culprit} has no counterpart "
             f"here, only Transformer + Pooling, followed by {', '.join(rest)}, can be read; start from another encoder"
         )
-    found.encoder_path = rows[0][1].strip("/")
+    found.encoder_path = rows[0][1]
     found.source = f"{rows[head - 1][1]}/config.json"
     modes = read_pooling(source, found.source, found)
     found.pooler = JOINED.join(MODES[mode] for mode in modes)
     if head == 3:
-        found.pooler = read_layers(source, rows[1][1], modes)
+        found.pooler = read_layers(source, rows[0][1], rows[1][1], modes)
     for kind, path in rows[head:]:
         if kind == "Dropout":  # inert when a text is encoded
             continue
@@ -161,25 +180,33 @@ def read_pooling(source: Source, file: str, found: SentenceFiles) -> list[str]:
     known = {"pooling_mode", "include_prompt", "word_embedding_dimension", "embedding_dimension", *OLDER_MODES}
     if unknown := sorted(content.keys() - known):
         raise UserError(f"{file} of {name!r} has the key {unknown[0]!r}, which has no counterpart here; take it out")
+    fields = Fields(content, file, name)
+    flags = [mode for flag, mode in OLDER_MODES.items() if fields.take(flag, bool, False)]
     given = content.get("pooling_mode")
-    if given is None:
-        modes = [mode for flag, mode in OLDER_MODES.items() if content.get(flag)] or ["mean"]
-    else:
-        modes = [given] if isinstance(given, str) else list(given)
-    if wrong := [mode for mode in modes if mode not in MODES]:
+    modes = flags or ["mean"] if given is None else [given] if isinstance(given, str) else given
+    if not isinstance(modes, list) or not modes:
+        raise fields.wrong(f"has pooling_mode {given!r}; it must be a name or a list of names")
+    if wrong := [mode for mode in modes if mode not in [*MODES]]:
         raise UserError(f"{file} of {name!r} pools as {wrong[0]!r}; known are: {', '.join(MODES)}")
-    found.include_prompt = bool(content.get("include_prompt", True))
+    found.include_prompt = fields.take("include_prompt", bool, True)
     return modes
 
 
-def read_layers(source: Source, path: str, modes: list[str]) -> str:
-    """The pooler whose layers a WeightedLayerPooling averages.
+def read_layers(source: Source, root: str, path: str, modes: list[str]) -> str:
+    """The pooler whose layers a WeightedLayerPooling averages; root: the folder of the encoder.
 
     Raises:
         UserError: no pooler here averages these layers.
     """
-    config, weights = source.read_mapping(f"{path}/config.json"), weights_of(source, path).get("layer_weights")
-    start, layers = int(config.get("layer_start", 4)), int(config.get("num_hidden_layers", 12))
+    file, weights = f"{path}/config.json", weights_of(source, path).get("layer_weights")
+    fields = Fields(source.read_mapping(file), file, source.name_or_path)
+    start, layers = fields.take("layer_start", int, 4, least=0), fields.take("num_hidden_layers", int, 12, least=1)
+    if source.read_mapping(f"{root}/config.json" if root else "config.json").get("output_hidden_states") is not True:
+        raise UserError(
+            f"{source.name_or_path!r} pools several layers (WeightedLayerPooling), but its config.json lacks "
+            '"output_hidden_states": true, without which sentence-transformers pools the last one alone; add it, or '
+            "take that module out of modules.json"
+        )
     given = [] if weights is None else weights.tolist()
     full = [0.0] * start + given
     for name, row in POOLERS.items():
@@ -200,29 +227,27 @@ def read_module(source: Source, kind: str, path: str) -> dict[str, Any]:
     Raises:
         UserError: it has a setting without counterpart here, or no weights.
     """
-    name, config = source.name_or_path, source.read_mapping(f"{path}/config.json")
+    file = f"{path}/config.json"
+    fields = Fields(source.read_mapping(file), file, source.name_or_path)
     row: dict[str, Any] = {"type": kind}
     for key in ("module_input_name", "module_output_name"):
-        if config.pop(key, None) not in (None, "sentence_embedding"):
-            raise UserError(f"{path}/config.json of {name!r} sets {key}, which has no counterpart here")
-    if kind == "Normalize":
-        return row
+        if fields.take(key, str, "sentence_embedding") != "sentence_embedding":
+            raise fields.wrong(f"sets {key}, which has no counterpart here")
     if kind == "LayerNorm":
-        row["dimension"] = int(config.pop("dimension"))
-    else:
-        if config.pop("use_residual", False):
-            raise UserError(f"{path}/config.json of {name!r} sets use_residual, which has no counterpart here")
-        activation = str(config.pop("activation_function", None) or f"{TORCH}activation.Tanh")
+        row["dimension"] = fields.take("dimension", int, least=1)
+    elif kind == "Dense":
+        if fields.take("use_residual", bool, False):
+            raise fields.wrong("sets use_residual, which has no counterpart here")
+        activation = fields.take("activation_function", str, f"{TORCH}activation.Tanh")
         last = activation.rpartition(".")[2]
         if not activation.startswith("torch.") or last not in ACTIVATIONS:
-            raise UserError(
-                f"{path}/config.json of {name!r} has the activation {activation!r}; these can be read: "
-                f"{', '.join(ACTIVATIONS)} of torch.nn"
+            raise fields.wrong(
+                f"has the activation {activation!r}; these can be read: {', '.join(ACTIVATIONS)} of torch.nn"
             )
-        row |= {key: int(config.pop(key)) for key in ("in_features", "out_features")}
-        row |= {"bias": bool(config.pop("bias", True)), "activation": last}
-    if config:
-        raise UserError(f"{path}/config.json of {name!r} has the key {min(config)!r}, which has no counterpart here")
+        row |= {key: fields.take(key, int, least=1) for key in ("in_features", "out_features")}
+        row |= {"bias": fields.take("bias", bool, True), "activation": last}
+    if fields.rest:
+        raise fields.wrong(f"has the key {min(fields.rest)!r}, which has no counterpart here")
     return row
 
 
@@ -230,13 +255,11 @@ def weights_of(source: Source, path: str) -> dict[str, Any]:
     """The weights of a module; none for one without a file.
 
     Raises:
-        UserError: they are a pickle.
+        UserError: they are a pickle, or damaged.
     """
-    from safetensors.torch import load_file
-
     file = source.find(f"{path}/model.safetensors")
     if file is not None:
-        return load_file(file)
+        return read_weights(file)
     if source.find(f"{path}/{PICKLE}") is not None:
         raise refuse_pickle(source.name_or_path, f"{path}/{PICKLE}")
     return {}
@@ -250,17 +273,15 @@ def read_transformer(source: Source, found: SentenceFiles) -> None:
     """
     start = f"{found.encoder_path}/" if found.encoder_path else ""
     file = next((start + file for file in TRANSFORMER_FILES if source.find(start + file) is not None), None)
-    content = dict(source.read_mapping(file)) if file else {}
-    limit = content.pop("max_seq_length", None)
-    found.lower_case = bool(content.pop("do_lower_case", False))
+    fields = Fields(source.read_mapping(file) if file else {}, file or "", source.name_or_path)
+    limit = fields.take("max_seq_length", float, None, least=1)
+    found.lower_case = fields.take("do_lower_case", bool, False)
     for key in OPTIONS:
-        options = dict(content.pop(key, None) or {})
-        limit = limit or options.pop("model_max_length", None)
-        if further := sorted(options.keys() - WITHOUT_EFFECT):
-            raise UserError(
-                f"{file} of {source.name_or_path!r} sets {further[0]!r} in {key}, which is not honoured here"
-            )
-    for key, value in content.items():
+        options = Fields(fields.take(key, dict, {}), f"{file} ({key})", source.name_or_path)
+        limit = limit or options.take("model_max_length", float, None, least=1)
+        if further := sorted(options.rest.keys() - WITHOUT_EFFECT):
+            raise fields.wrong(f"sets {further[0]!r} in {key}, which is not honoured here")
+    for key, value in fields.rest.items():
         if key not in PLAIN or not (value in PLAIN[key] or value is None or value == {}):
             raise UserError(
                 f"{file} of {source.name_or_path!r} sets {key} to {value!r}, which has no counterpart here; start "
@@ -276,23 +297,26 @@ def read_config(source: Source, found: SentenceFiles) -> None:
         UserError: a value is not allowed.
     """
     file = "config_sentence_transformers.json"
-    name, content = source.name_or_path, dict(source.read_mapping(file))
-    content.pop("__version__", None)
-    kind = content.pop("model_type", None) or "SentenceTransformer"
+    name, fields = source.name_or_path, Fields(source.read_mapping(file), file, source.name_or_path)
+    fields.rest.pop("__version__", None)
+    kind = fields.take("model_type", str, "SentenceTransformer")
     if kind != "SentenceTransformer":
-        raise UserError(f"{file} of {name!r} describes a {kind}, which is not a SentenceTransformer")
-    prompts = content.pop("prompts", None) or {}
-    found.prompts = {key: text or "" for key, text in prompts.items()}
-    found.default_prompt_name = content.pop("default_prompt_name", None)
+        raise UserError(
+            f"{file} of {name!r} describes a {kind}, which is not a SentenceTransformer; start from an encoder that "
+            "gives one vector a text"
+        )
+    found.prompts = fields.texts("prompts")
+    found.default_prompt_name = fields.take("default_prompt_name", str, None)
     if found.default_prompt_name is not None and found.default_prompt_name not in found.prompts:
         raise UserError(
             f"{file} of {name!r} names the default prompt {found.default_prompt_name!r}, but its prompts are "
             f"{', '.join(found.prompts) or 'none'}; correct it"
         )
-    found.similarity = content.pop("similarity_fn_name", None) or "cosine"
+    found.similarity = fields.take("similarity_fn_name", str, "cosine")
     if found.similarity not in SIMILARITIES:
         raise UserError(
             f"{file} of {name!r} compares by {found.similarity!r}; it must be one of {', '.join(SIMILARITIES)}"
         )
-    found.truncate_dim = content.pop("truncate_dim", None)
-    found.carried = content
+    found.truncate_dim = fields.take("truncate_dim", int, None, least=1)
+    found.matryoshka_dims = fields.sizes("matryoshka_dims")
+    found.carried = fields.rest

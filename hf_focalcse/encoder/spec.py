@@ -9,6 +9,7 @@ from typing import Any
 
 from ..data.template import Template
 from .adapters import Adapter
+from .prompts import choose_prompt
 from .recorded import PLAIN, Pooling, read_record
 from .sentence_files import SentenceFiles, read_sentence_files
 from .source import Source
@@ -54,10 +55,13 @@ class EncoderSpec:
         return {key: value for key, value in kept.items() if value != PLAIN[key]}
 
     def recorded(self) -> Pooling | None:
-        """The pooling of the folder; None where nothing says it."""
+        """The pooling of the folder with its default prompt and its template; None where nothing says how it pools."""
         if self.files.pooler is None:
             return None
-        return Pooling(self.files.pooler, self.projection or "none", self.pooling_source)
+        prompt = choose_prompt(self.files.prompts, self.files.default_prompt_name)
+        return Pooling(
+            self.files.pooler, self.projection or "none", self.pooling_source, prompt, self.files.template or ""
+        )
 
     def describe(self) -> str:
         """One paragraph for the reader of a terminal, in lines of at most 80 columns."""
@@ -69,6 +73,8 @@ class EncoderSpec:
         pooled = " without the prompt" if not files.include_prompt else ""
         parts.append(f"pools by {self.pooler}{pooled}" + "".join(f", then {step}" for step in after))
         cut = f", cut to {files.truncate_dim}" if files.truncate_dim else ""
+        sizes = ", ".join(map(str, files.matryoshka_dims))
+        cut += f", trained to be cut to {sizes}" if sizes else ""
         parts.append(f"vectors of {self.dimensions} dimensions{cut}, compared by {files.similarity}")
         lower = ", lower-cased" if files.lower_case else ""
         parts.append(f"reads {self.limit} of {self.positions} tokens with {self.tokenizer}{lower}")

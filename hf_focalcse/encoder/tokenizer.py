@@ -68,7 +68,7 @@ def load_tokenizer(source: Source, path: str = "", lower_case: bool = False, pad
         require_file(tokenizer, file, name, PROBES)
     if lower_case:
         lower(tokenizer)
-    tokenizer.padding_side = "right"
+    tokenizer.padded_left, tokenizer.padding_side = tokenizer.padding_side == "left", "right"
     return tokenizer
 
 

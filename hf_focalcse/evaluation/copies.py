@@ -17,6 +17,7 @@ from .matching import MatchSet
 from .protocol import Scored, Vectors
 
 FEWEST_WORDS = 5  # of shorter sentences little is left
+MOST = 2000  # sentences: encoding four texts of each takes time, and more would narrow the interval little
 
 
 class Damage(NamedTuple):
@@ -27,7 +28,7 @@ class Damage(NamedTuple):
 
 
 def _drawn(words: list[str], share: float) -> list[bool]:
-    """Which words are drawn: a share of them, at least two.
+    """Which words are drawn: a share of them.
 
     The draw follows a hash of the sentence and the word's place in it, not a generator of numbers, so that a sentence
     is damaged alike in every file and under every version.
@@ -35,7 +36,7 @@ def _drawn(words: list[str], share: float) -> list[bool]:
     text = " ".join(words)
     places = range(len(words))
     digests = [hashlib.blake2b(f"{place}\0{text}".encode(), digest_size=8).digest() for place in places]
-    chosen = set(sorted(places, key=digests.__getitem__)[: max(2, round(share * len(words)))])
+    chosen = set(sorted(places, key=digests.__getitem__)[: round(share * len(words))])
     return [place in chosen for place in places]
 
 
@@ -105,8 +106,8 @@ class CopySet:
 def judge_by_copies(path: str | Path, task: str | None = None) -> CopySet:
     """The sentences of a text file, one a line, as a `CopySet`; its key is ``<task>/copies``.
 
-    Sentences of fewer than 5 words, and those that occur several times, are left out. task: by default the file's name
-    without its ending.
+    Sentences of fewer than 5 words, and those that occur several times, are left out; of more than 2,000, those are
+    kept that have the lowest hashes. task: by default the file's name without its ending.
 
     Raises:
         UserError: the file cannot be read, or fewer than 2 sentences are left.
@@ -114,18 +115,23 @@ def judge_by_copies(path: str | Path, task: str | None = None) -> CopySet:
     path = Path(path)
     kept = list(_once(line.split() for line in read_lines(path)))
     made = [tuple(" ".join(side) for of in (COPIES, PARTS) for side in of.make(words)) for words in kept]
-    counts = [Counter(side) for side in zip(*made, strict=True)]
-    made = [row for row in made if counts[1][row[1]] == 1 and counts[3][row[3]] == 1]  # the candidates
+    counts = Counter(row[3] for row in made)  # the other candidates are whole sentences, of which none is twice
+    made = [row for row in made if counts[row[3]] == 1]
     if len(made) < 2:
         raise UserError(
             f"{path} has {len(made)} different sentences of at least {FEWEST_WORDS} words, one a line; to judge an "
             "encoder takes hundreds"
         )
+    found = len(made)
+    if found > MOST:
+        keys = [hashlib.blake2b(row[1].encode(), digest_size=8).digest() for row in made]
+        made = [made[i] for i in sorted(sorted(range(found), key=keys.__getitem__)[:MOST])]
+    drawn = f", of {MOST:,} of {found:,} sentences" if found > MOST else ""
     sides = list(zip(*made, strict=True))
     name, source = task or path.name.split(".")[0], str(path)
     return CopySet(
         MatchSet(name, "copies", sides[0], sides[1], source, rule=COPIES.rule),
-        MatchSet(name, "parts", sides[2], sides[3], source, rule=PARTS.rule),
+        MatchSet(name, "parts", sides[2], sides[3], source, rule=PARTS.rule + drawn),
     )
 
 

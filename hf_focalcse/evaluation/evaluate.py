@@ -9,13 +9,20 @@ from typing import Any
 from ..errors import UserError
 from ..runs.scores import Results, averages
 from .protocol import Encoder, Task, Vectors
+from .sizes import score_sizes
 from .tasks import STS_TASKS
 
 
 def evaluate_sts(
-    encoder: Encoder, tasks: Sequence[Task], progress: bool = True, model: Mapping[str, Any] | None = None
+    encoder: Encoder,
+    tasks: Sequence[Task],
+    progress: bool = True,
+    model: Mapping[str, Any] | None = None,
+    sizes: Sequence[int] = (),
 ) -> Results:
     """Score ``encoder`` on ``tasks`` of any kind, see `Task`; ``model`` is kept in the metadata.
+
+    sizes: besides the vectors as they are, the first so many dimensions of them are scored, see `score_sizes`.
 
     `load_tasks` gives the STS, which it is named after, `read_pairs` and `load_rerank` read a user's files.
 
@@ -27,7 +34,8 @@ def evaluate_sts(
     vectors = Vectors(encoder, (text for task in tasks for text in task.texts()), progress)
     found = {task.key: task.score(vectors) for task in tasks}
     data = {task.key: task.describe() | found[task.key].facts for task in tasks}
-    scores = {key: round(value, 6) for of in found.values() for key, value in of.scores.items()}
+    whole = {key: value for of in found.values() for key, value in of.scores.items()}
+    scores = {key: round(value, 6) for key, value in (whole | score_sizes(tasks, vectors, sizes)).items()}
     return replace(
         Results.of(scores | averages(scores, data), data, model),
         pairs={key: of.pairs for key, of in found.items() if of.pairs is not None},

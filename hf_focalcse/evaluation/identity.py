@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..runs.scores import Results
+from .sizes import smaller_sizes
 
 
 def identify(
@@ -37,6 +38,11 @@ def further(model: Any, bf16: bool) -> dict[str, Any]:
             row["type"] for row in model.config.focal_cl.get("modules", []) if row["type"] != "Normalize"
         ],
     }
+
+
+def sizes_of_encoder(model: Any) -> list[int]:
+    """The sizes below that of its vectors at which ``model`` is scored too: those that it was trained for."""
+    return smaller_sizes(model.matryoshka_dims, model.get_embedding_dimension())
 
 
 def as_encoder(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -12,16 +13,26 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import rankdata
 
 from ..data.formats import read_records
 from ..errors import UserError
 from ..runs.scores import headline
-from .metrics import alignment, cosine, uniformity
+from .metrics import alignment, average_precision, cosine, uniformity
 from .protocol import Scored, Vectors, fingerprints, require_spread
 
 RANDOM_PAIRS = 20_000
+COLUMNS = ("sentence1", "sentence2", "score")  # of labelled pairs
+OTHER_NAMES = {  # what data sets of pairs call them
+    "sentence1": ("question1", "text1", "sentence_A"),
+    "sentence2": ("question2", "text2", "sentence_B"),
+    "score": ("label", "is_duplicate", "similarity_score", "relatedness_score", "similarity"),
+}
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
 BINS = np.linspace(-1, 1, 41)
+REVERSED = -30.0  # Spearman below which the scores are more likely distances
+SAID: set[tuple[str, str]] = set()
+logger = logging.getLogger(__name__)
 
 
 class Pair(NamedTuple):
@@ -81,7 +92,8 @@ class PairSet:
         first = vectors.of([pair.sentence1 for pair in self.pairs])  # (N, D)
         second = vectors.of([pair.sentence2 for pair in self.pairs])
         cosines = cosine(first, second)
-        scores = _correlations(self, cosines)
+        scores = _correlations(self, cosines) | self.of_two_labels(cosines)
+        say_of(self, scores)
         if self.aligned_above is not None:
             positive = self.scores > self.aligned_above
             if positive.any():
@@ -90,6 +102,18 @@ class PairSet:
             scores[f"{self.key}/uniformity"] = uniformity(np.concatenate([first, second]))
         spread = _spread(self, vectors.of(list(dict.fromkeys(self.texts()))), cosines)
         return Scored(scores, {"cosines": spread}, np.stack([self.scores, cosines]))
+
+    def of_two_labels(self, cosines: np.ndarray) -> dict[str, float]:
+        """Where pairs are labelled with two values: the area under the ROC curve and the average precision of ranking
+        by cosine, x 100. Spearman cannot reach 100 there: half of all comparisons are ties."""
+        positive = self.scores == self.scores.max()
+        if len(np.unique(self.scores)) != 2:
+            return {}
+        ranks = rankdata(cosines)
+        n, m = np.count_nonzero(positive), np.count_nonzero(~positive)
+        auc = (ranks[positive].sum() - n * (n + 1) / 2) / (n * m)
+        ap = average_precision(positive, cosines, tied="together")
+        return {f"{self.key}/all/auc": 100 * float(auc), f"{self.key}/all/ap": 100 * ap}
 
     @property
     def headline(self) -> str:
@@ -140,11 +164,14 @@ def pair_of(where: str, row: dict[str, Any]) -> Pair:
 def read_pairs(path: str | Path) -> PairSet:
     """The pairs of a user's file: .csv, .tsv (without quoting), .jsonl or .parquet, each also with .gz.
 
-    It has the columns sentence1, sentence2 and score. A column subset, if there is one, makes scores of each subset.
-    The key of the set is ``<file name>/file``.
+    It has the columns sentence1, sentence2 and score, or those of `OTHER_NAMES`. A column subset, if there is one,
+    makes scores of each subset. The key of the set is ``<file name>/file``.
+
+    Raises:
+        UserError: the file cannot be read, or lacks a column; with file and line.
     """
     path = Path(path)
-    rows = read_records(path, ("sentence1", "sentence2", "score"))
+    rows = read_records(path, COLUMNS, OTHER_NAMES)
     return PairSet(path.name.split(".")[0], "file", tuple(pair_of(*row) for row in rows), source=str(path))
 
 
@@ -156,6 +183,27 @@ def _metric() -> Any:
     from .sts_correlation.sts_correlation import STSCorrelation  # imports `evaluate`: slow
 
     return STSCorrelation(keep_in_memory=True)
+
+
+def say_of(task: PairSet, scores: Mapping[str, float]) -> None:
+    """Log what lets a score look worse than the encoder is, once for a set."""
+    spearman = scores[task.headline]
+    said = []
+    if f"{task.key}/all/auc" in scores:
+        most = 100 * math.sqrt(3 * (share := float(np.mean(task.scores == task.scores.max()))) * (1 - share))
+        said.append(
+            f"the labels of {task.source} have two values, with which Spearman reaches {most:.0f} at most; see its "
+            "auc and ap (area under the ROC curve, average precision), which reach 100"
+        )
+    if spearman < REVERSED:
+        said.append(
+            f"Spearman on {task.source} is {spearman:.2f}: its scores seem to be distances, lower for more similar "
+            "pairs; a score must be higher for more similar ones"
+        )
+    for text in said:
+        if (task.source, text[:40]) not in SAID:
+            SAID.add((task.source, text[:40]))
+            logger.warning("%s", text)
 
 
 def _correlations(task: PairSet, cosines: np.ndarray) -> dict[str, float]:

@@ -1,21 +1,33 @@
-"""What --eval_file stands for: a user's pairs, or the sets that the package carries."""
+"""What --eval_file stands for: labelled pairs, text that judges without labels, or what the package carries."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from .. import quickstart
+from ..data.files import TEXTS
+from ..data.places import ending, find_files
+from ..errors import UserError
 from .copies import judge_by_copies
 from .pair_sets import read_pairs
 from .protocol import Task
 
 
-def read_tasks(file: str | Path) -> list[Task]:
-    """The tasks in ``file``; "quickstart" names the judge that the package carries, then its graded pairs.
+def read_tasks(given: str | Path) -> list[Task]:
+    """The tasks in a file, or in each file of a folder or a pattern.
+
+    A table holds labelled pairs, see `read_pairs`; text (.txt, .md) sentences that judge without labels, see
+    `judge_by_copies`. "quickstart" names the judge that the package carries, then its graded pairs.
 
     Raises:
-        UserError: the file cannot be read.
+        UserError: a file cannot be read, or two of them would have one name.
     """
-    if str(file) == quickstart.NAME:
+    if str(given) == quickstart.NAME:
         return [judge_by_copies(quickstart.HELD_OUT, quickstart.NAME), read_pairs(quickstart.PAIRS)]
-    return [read_pairs(file)]
+    files = find_files([given], "--eval_file").files
+    tasks: list[Task] = [judge_by_copies(file) if ending(file) in TEXTS else read_pairs(file) for file in files]
+    named: dict[str, str] = {}
+    for task, file in zip(tasks, files, strict=True):
+        if (first := named.setdefault(task.key, file)) != file:
+            raise UserError(f"{first} and {file} would both be scored as {task.key}; rename one of the files")
+    return tasks

@@ -6,8 +6,10 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ..runs.escaping import escape_terminal
 from ..runs.scores import IDENTITY, SEVEN, SICK_SPLITS, SUBSET, Results, ScoreKey, SickSplit
 from ..runs.tables import Table
+from .sizes import by_size
 
 WIDTHS = (34, *[6] * 8)  # of the columns
 
@@ -16,7 +18,7 @@ def summarise(results: Results) -> str:
     """The seven test sets in a row, then what was measured besides, then what must be known to read the scores."""
     data, model = results.metadata["data"], results.metadata["model"]
     settings = ", ".join(f"{key} {model[key]}" for key in IDENTITY[1:] if key in model)
-    blocks = [[str(model.get("name_or_path", "encoder")) + (f" ({settings})" if settings else "")]]
+    blocks = [[escape_terminal(str(model.get("name_or_path", "encoder")) + (f" ({settings})" if settings else ""))]]
 
     mteb, senteval = SICK_SPLITS.values()
     rows = {f"all, SICK-R as in {sick.label}": _seven(results, "all", sick) for sick in (mteb, senteval)}
@@ -36,6 +38,10 @@ def summarise(results: Results) -> str:
 
     ranked = {f"{key}, {of['scorer']}": _ranked(results, key, of) for key, of in data.items() if "scorer" in of}
     blocks.append(_table(["Reranking x 100; IR: search engine", "MAP", "MRR", "IR MAP", "IR MRR", "queries"], ranked))
+
+    sizes, sized = by_size(results.scores)
+    header = ["Dimensions that are kept", "all", *map(str, sizes[: len(WIDTHS) - 2])]
+    blocks.append(_table(header, {str(key): row[: len(header) - 1] for key, row in sized.items()}))
 
     cells = {key: [_score(results, key, name, 4) for name in ("alignment", "uniformity")] for key in data}
     shape = {key: row for key, row in cells.items() if any(row)}
@@ -95,7 +101,7 @@ def _notes(results: Results) -> Iterator[str]:
 def _wrap(text: str) -> list[str]:
     """Lines of at most 100 columns, not broken at hyphens or no-break spaces."""
     lines = textwrap.wrap(text, 100, subsequent_indent="  ", break_on_hyphens=False)
-    return [line.replace("\xa0", " ") for line in lines]
+    return [escape_terminal(line.replace("\xa0", " ")) for line in lines]
 
 
 def _table(header: Sequence[str], rows: Mapping[str, Sequence[str]]) -> list[str]:

@@ -45,6 +45,8 @@ def make_table(systems: Sequence[tuple[str, Results]], sick: str | None = None) 
     ] if len(shown) > len(means) else []  # fmt: skip
     if any(key.is_ranking for key in main):
         notes.append("map: mean average precision x 100 of reranking, by the rules that the column names.")
+    if any(key.title == "MRR" for key in main):
+        notes.append("mrr: mean reciprocal rank x 100 at which a sentence finds its own among all others.")
     theirs = next(of for of in SICK_SPLITS.values() if of != split)
     without = [
         name

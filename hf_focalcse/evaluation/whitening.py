@@ -22,6 +22,8 @@ class Whitening:
     """
 
     def __init__(self, vectors: np.ndarray, k: int | None = None):
+        if len(vectors) < 2:
+            raise UserError(f"whitening needs at least two different sentences to be fitted on, not {len(vectors)}")
         rounding = np.finfo(vectors.dtype).eps * np.abs(vectors).max()  # error, which spans no dimension
         vectors = np.asarray(vectors, dtype=np.float64)
         size = vectors.shape[1]

@@ -63,13 +63,14 @@ class WordVectors:
 
 def _read(path: Path, wanted: set[str]) -> Iterator[tuple[str, np.ndarray]]:
     """The wanted words of a file, with their vectors (D,)."""
-    size = None
+    size = promised = None
+    number = 0
     try:
         with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
                 line = line.rstrip()
                 if number == 1 and re.fullmatch(r"\d+ \d+", line):
-                    size = int(line.split()[1])
+                    promised, size = map(int, line.split())
                     continue
                 if size is None:
                     size = line.count(" ")
@@ -90,6 +91,10 @@ def _read(path: Path, wanted: set[str]) -> Iterator[tuple[str, np.ndarray]]:
                             "numbers; mend or remove the line"
                         )
                     yield word, vector
+        if promised is not None and number - 1 != promised:
+            raise UserError(
+                f"{path} has {number - 1:,} vectors, where its first line says {promised:,}; copy it again"
+            )
     except FileNotFoundError:
         raise UserError(
             f"no such file: {path}; --word_vectors takes a file of GloVe or word2vec in text form"

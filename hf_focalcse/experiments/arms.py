@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, suggest
-from ..options.tables import harmless, together, told_otherwise
+from ..options.tables import identity, together, told_otherwise
 from ..options.training import DEV, TEXT
 from ..parsing.losses import loss_settings, objective_settings
 from ..runs.differing import differing
@@ -83,10 +83,10 @@ def read_run(folder: Path) -> Trained:
 
 def describe(record: RunRecord, results: Results) -> dict[str, Any]:
     """Everything by which two runs can differ, by name, except the seed and the places of files."""
-    unread = harmless().keys() | told_otherwise()
+    told = told_otherwise()
     data, evaluated = results.metadata["data"], results.metadata["model"]
     dev = sorted({set_of(key) for key in headlines(record.final)})
-    return settings_of(record, lambda name: name not in unread) | {
+    return settings_of(record, lambda name: bool(identity({name: None})) and name not in told) | {
         TEXT: record.data.get("sha256"),
         DEV: [f"{key} {record.dev_sets.get(key) or data.get(key, {}).get('sha256')}" for key in dev],
         COMMIT: record.git_commit,

@@ -9,7 +9,7 @@ from typing import Any
 from ..data.places import exists
 from ..errors import UserError
 from ..options.field import listed
-from ..options.tables import harmless, own_options, paths, set_by_sweep
+from ..options.tables import identity, own_options, paths, set_by_sweep
 from ..parsing.legacy import translate
 from ..parsing.losses import loss_settings, objective_settings
 from ..parsing.settings import Settings, parse
@@ -21,12 +21,18 @@ def settings_asked(settings: Settings) -> dict[str, Any]:
     chosen = [*loss_settings()[settings.loss.loss], *objective_settings()[settings.loss.objective]]
     own = {setting.name: setting.default for setting in chosen}
     found = settings.own() | own | settings.loss_settings | settings.objective_settings | settings.training.to_dict()
-    for name in paths() & own_options().keys():
+    return dict(json.loads(json.dumps(identity(placed(found)), default=str)))
+
+
+def placed(found: dict[str, Any]) -> dict[str, Any]:
+    """The settings with the whole path of each file and folder that they name; of DeepSpeed's file, its content."""
+    encoders = {name for name, option in own_options().items() if option.encoder}
+    for name in ((paths() & own_options().keys()) | encoders) & found.keys():
         where = [str(Path(value).resolve()) if exists(value) else value for value in listed(found[name])]
         found[name] = where if isinstance(found[name], list) else next(iter(where), None)
-    unimportant = harmless()
-    found = {key: value for key, value in found.items() if key not in unimportant and "token" not in key}
-    return json.loads(json.dumps(found, default=str))
+    if isinstance(found.get("deepspeed"), str):
+        found["deepspeed"] = json.loads(Path(found["deepspeed"]).read_text(encoding="utf-8"))
+    return found
 
 
 def differences_from_command(
@@ -50,7 +56,8 @@ def differences_from_command(
             raise
         before = dict.fromkeys(kept)
     known = before.keys() | asked.keys()  # a setting of another version of this package is no difference
-    before |= {key: value for key, value in (kept or {}).items() if key in known and key not in named}
+    kept = identity(placed(dict(kept or {})))
+    before |= {key: value for key, value in kept.items() if key in known and key not in named}
     return [f"{key} is {there!r} there and {here!r} here" for key, (there, here) in differing(before, asked).items()]
 
 

@@ -102,7 +102,13 @@ def prepare_sentences(args: InspectOptions) -> Sentences:
     """The sentences of the file, which must fill a batch."""
     try:
         file = quickstart.resolve_text(args.file)
-        sentences = read_sentences(file, text_column=args.text_column)
+        sentences = read_sentences(
+            *(file,),
+            text_column=args.text_column,
+            delimiter=args.delimiter,
+            quotes=args.quotes,
+            encoding=args.encoding,
+        )
     except UserError as error:
         raise UserError(str(error).replace("--train_file", "FILE")) from error
     if len(sentences) < args.batch_size:

@@ -61,7 +61,8 @@ def environments(jobs: int, launched: bool) -> list[dict[str, str]]:
     import torch  # parsing the grid has loaded it
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = int(os.environ.get("OMP_NUM_THREADS") or cores)
+    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # a list gives nested levels
+    threads = int(asked) if asked.isdecimal() and int(asked) else cores
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = (
         [g for g in visible.split(",") if g]

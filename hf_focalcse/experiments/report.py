@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count as count_from
@@ -37,18 +38,25 @@ def report(args: ReportOptions) -> None:
     pictures = [part for _, parts in sections for part in parts if isinstance(part, Picture)]
     try:
         (folder / PICTURES).mkdir(parents=True, exist_ok=True)
-        for old in (folder / PICTURES).glob("*.svg"):  # of an earlier report
-            old.unlink()
         for picture in pictures:
             write_bytes(folder / PICTURES / f"{picture.name}.svg", picture.svg)
+        before = pictures_of(folder / "report.md")
         write_bytes(folder / "report.md", to_markdown(title, sections).encode())
         write_bytes(folder / REPORT, to_html(title, sections).encode())
+        for name in before - {f"{picture.name}.svg" for picture in pictures}:
+            (folder / PICTURES / name).unlink(missing_ok=True)
     except OSError as error:
         raise UserError(f"the report cannot be written into {folder} ({error.strerror}); give --output_dir") from error
     print(f"{len(study.runs)} runs in {len(study.groups)} groups, {len(study.skipped)} folders left out")
     for name, reason in study.skipped.items():
         print(f"  {name}: {reason}")
     print(f"Written to {folder / REPORT} and {folder / 'report.md'} ({len(pictures)} pictures)")
+
+
+def pictures_of(report: Path) -> set[str]:
+    """The files of an earlier report's pictures, which its folder may hold among others."""
+    text = report.read_text(encoding="utf-8", errors="replace") if report.is_file() else ""
+    return set(re.findall(rf"\]\({PICTURES}/([^/)]+\.svg)\)", text))
 
 
 def make_sections(study: Study, comparisons: Sequence[str] = ()) -> list[Section]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..runs.scores import PAPERS_FIRST, SICK_SPLITS, SUBSET, headline, is_headline, set_of
+from ..runs.scores import PAPERS_FIRST, SICK_SPLITS, SUBSET, headline, is_headline, measures, set_of
 from ..runs.tables import Table
 from . import figures
 from .page import Finding, Part, Picture, slug
@@ -51,12 +51,12 @@ def settings(study: Study) -> Iterator[Part]:
 
 def scores(study: Study) -> Iterator[Part]:
     """The table of scores, and the highest mean."""
+    keys = study.keys()
     yield (
         f"{len(study.runs)} runs in {len(study.groups)} groups. The runs of a group have equal settings and differ in "
-        "the seed. Scores are Spearman x 100 over all pairs of a set: mean ± standard deviation over seeds (n - 1). "
-        "A score without ± is that of one seed, whose spread is unknown."
+        f"the seed. Scores are {measures(keys) or 'Spearman'} x 100 over all of a set: mean ± standard deviation over "
+        "seeds (n - 1). A score without ± is that of one seed, whose spread is unknown."
     )
-    keys = study.keys()
     columns = {key: keys[key] for key in (*AVERAGES, *keys) if key in keys}  # the averages first
     if not columns:
         raise NoData("no run has a score; evaluate the runs with `focalcse eval`")
@@ -82,7 +82,7 @@ def scores(study: Study) -> Iterator[Part]:
     sick = splits if any(key.startswith("SICK-R") for key in columns) else ""
     about = "Avg is the mean of the seven test sets, each rounded to two decimals first" if chosen in AVERAGES else (
         "No average: not all seven test sets were scored")  # fmt: skip
-    caption = f"Spearman x 100. Bold: the highest of a column. {sick}{about}."
+    caption = f"{measures(columns)} x 100. Bold: the highest of a column. {sick}{about}."
     yield Table(["", "n", *columns.values()], rows, caption=caption, bold=bold)
     for key, title in columns.items():
         hashes = {run.sets[k]["sha256"] for run in [*study.runs, *study.others.values()]
@@ -112,7 +112,7 @@ def seed_spread(study: Study) -> Iterator[Part]:
         for key in drawn:
             yield Picture(
                 f"seeds-{slug(start)}-{slug(columns[key])}",
-                figures.seed_spread(groups, key, f"Spearman x 100, {columns[key]}"),
+                figures.seed_spread(groups, key, f"{measures([key])} x 100, {columns[key]}"),
                 f"{columns[key]}: " + "; ".join(f"{g.name} {_cell(g.summary(key), len(g.runs))}" for g in groups),
                 f"{start}: {columns[key]}. Dot: a seed; line: the mean; band: its 95 % interval (Student's t; none "
                 "for one seed); grey diamond: before training.",
@@ -303,9 +303,9 @@ def _highest(start: str, groups: Sequence[Group], key: str, title: str) -> str |
     before = group.before(key)
     text = f"{start}: the highest mean {title} is that of {group.name} ({told(best)})"
     if before is not None:
-        text += f", {_apart(best.mean, before)} its start ({before:.2f})"
+        text += f", {best.against(before, 'its start')}"
         if (published := group.published(key)) is not None:
-            text += f" and {_apart(best.mean, published)} the encoder as published ({published:.2f})"
+            text += f" and {best.against(published, 'the encoder as published')}"
         if verdicts := group.verdicts(key):
             text += f"; over the pairs, it was {verdicts}"
         worse = [g.name for s, g in found if s.mean < before]
@@ -319,10 +319,6 @@ def _highest(start: str, groups: Sequence[Group], key: str, title: str) -> str |
     one = len(found) - len(several)
     aside = f" Groups of one seed ({one}) are left out of this sentence." if several and one else ""
     return f"{text}. Next is {next_group.name} ({told(next_best)}), {gap:.2f} lower: {weight}.{aside}"
-
-
-def _apart(mean: float, other: float) -> str:
-    return f"{abs(mean - other):.2f} {'above' if mean >= other else 'BELOW'}"
 
 
 def _highest_cells(rows: Sequence[Sequence[str]]) -> frozenset[tuple[int, int]]:

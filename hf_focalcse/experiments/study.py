@@ -12,7 +12,7 @@ from scipy import stats
 
 from ..evaluation.verdict import counted
 from ..runs.record import RunRecord
-from ..runs.scores import SICK_SPLITS, headline, headlines, set_of
+from ..runs.scores import SICK_SPLITS, ScoreKey, headline, headlines, set_of
 
 DEV = headline("STSBenchmark/dev")
 
@@ -37,6 +37,17 @@ class Summary:
             return self.mean, self.mean
         low, high = stats.t.interval(0.95, self.n - 1, self.mean, self.sd / math.sqrt(self.n))
         return float(low), float(high)
+
+    def against(self, other: float, name: str) -> str:
+        """How the mean lies to the score of ``name``, which has no seeds: above or below only where its interval over
+        seeds leaves that score out."""
+        change, (low, high) = self.mean - other, self.interval()
+        if self.sd is None:
+            return f"{change:+.2f} against {name} ({other:.2f}; one seed, no interval)"
+        said = f"{name} ({other:.2f}; 95 % over seeds {low - other:+.2f} to {high - other:+.2f})"
+        if low <= other <= high:
+            return f"not told apart from {said}"
+        return f"{abs(change):.2f} {'above' if change > 0 else 'BELOW'} {said}"
 
 
 @dataclass(frozen=True)
@@ -137,7 +148,7 @@ class Study:
         known = {headline(key): title for key, title in titles.items()}
         held = dict.fromkeys(key for run in [*self.runs, *self.others.values()] for key in headlines(run.scores))
         order = [*(key for key in known if key in held), *(key for key in held if key not in known)]
-        return {key: known.get(key, set_of(key)) for key in order}
+        return {key: known.get(key, set_of(key) + ScoreKey.parse(key).aside) for key in order}
 
     def starts(self) -> dict[str, list[Group]]:
         """Groups by the encoder that they start from; groups with more seeds come first."""

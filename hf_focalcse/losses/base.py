@@ -1,4 +1,4 @@
-"""What a loss sees (`Pairs`), what a loss is (`ContrastiveLoss`) and how one is built by name (`build_loss`).
+"""What a loss sees (`Pairs`), and what a loss is (`ContrastiveLoss`).
 
 Shape letters: B anchors of this process, N candidates (of all processes), D dimensions.
 """
@@ -6,8 +6,7 @@ Shape letters: B anchors of this process, N candidates (of all processes), D dim
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import UserError, suggest
+from ..errors import UserError
 
 LOSSES: dict[str, type[ContrastiveLoss]] = {}
 BLOCK_CELLS = 2**20  # of B x N computed at a time on a CPU, 4 MB in float32: larger blocks are no faster there
@@ -172,12 +171,20 @@ class ContrastiveLoss(nn.Module):
     needs_reference: bool = False  # whether `Pairs.reference` must be there
     references: ClassVar[int] = 1  # how many frozen encoders it may come from, where it must
     hard_margin: float = HARD_MARGIN  # diagnostics count a negative as hard above 1 minus this
+    matryoshka_dims: Sequence[int] = ()  # the sizes to which vectors may be cut, where it trains several
 
     def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if name is not None:
             cls.name = name
             LOSSES[name] = cls
+
+    def fit(self, dimensions: int) -> None:
+        """Called once before training. dimensions: D, of the vectors that the loss is going to see.
+
+        Raises:
+            UserError: they do not suit its settings.
+        """
 
     def rows(self, pairs: Pairs) -> Tensor:
         """Loss per anchor, (B,)."""
@@ -190,12 +197,15 @@ class ContrastiveLoss(nn.Module):
 
     def diagnostics(self, pairs: Pairs) -> dict[str, float]:
         """What the log says of the pairs of a step, besides the loss; a loss adds what is its own."""
-        return describe_pairs(pairs, self.hard_margin) | self.bounds(len(pairs.candidates), pairs.anchors.shape[-1])
+        of_reference = {} if pairs.reference is None else describe_reference(pairs)
+        bounds = self.bounds(len(pairs.candidates), pairs.anchors.shape[-1])
+        return describe_pairs(pairs, self.hard_margin) | of_reference | bounds
 
     @torch.no_grad()
     def bounds(self, candidates: int, dimensions: int = 2, anchors: int = 1) -> dict[str, float]:
-        """The loss of N candidates if every cosine were 0 (nothing is learnt: ln N for InfoNCE) and if every cosine
-        were 1 (all vectors have collapsed into one); a frozen reference would find no two sentences alike.
+        """The loss of N candidates if every cosine were 0 (nothing is learnt: ln N for InfoNCE), if every cosine were
+        1 (all vectors have collapsed into one), and if it were 1 for the positives and 0 for all others (perfect); a
+        frozen reference would find no two sentences alike.
 
         Args:
             candidates: N.
@@ -208,7 +218,13 @@ class ContrastiveLoss(nn.Module):
             return self(Pairs(z1[:anchors], z2, torch.arange(anchors), reference=unlike, seed=0)).item()
 
         x, y = torch.eye(dimensions)[:2].unsqueeze(1).expand(2, candidates, dimensions)
-        return {"loss_if_untrained": value(x, y), "loss_if_collapsed": value(x, x)}
+        perfect = self.loss_if_perfect(x[:1], torch.cat([x[:1], y[1:]]))
+        return {"loss_if_untrained": value(x, y), "loss_if_collapsed": value(x, x), "loss_if_perfect": perfect}
+
+    def loss_if_perfect(self, anchor: Tensor, candidates: Tensor) -> float:
+        """Of one anchor (1, D), whose cosine is 1 with the first candidate and 0 with the others, (N, D)."""
+        unlike = torch.eye(1, len(candidates)) if self.needs_reference else None
+        return self(Pairs(anchor, candidates, torch.zeros(1, dtype=torch.long), reference=unlike, seed=0)).item()
 
     def cells(self, anchors: int, candidates: int, device: torch.device) -> int:
         """How many of the B x N cells the loss holds at a time, for the estimate of a step's memory."""
@@ -250,6 +266,16 @@ def describe_pairs(pairs: Pairs, m: float) -> dict[str, float]:
         "hard_negative_share": (hard.sum() / total).item(),
         "negatives_per_anchor_mean": counts.float().mean().item(),
     }
+
+
+@torch.no_grad()
+def describe_reference(pairs: Pairs) -> dict[str, float]:
+    """Mean and standard deviation of the cosines that the frozen reference has for the negatives."""
+    negative = pairs.negative_mask()
+    found = pairs.reference[..., negative].float() if pairs.reference is not None else negative.new_empty(0)
+    if found.numel() < 2:
+        return {}
+    return {"reference_cosine_mean": found.mean().item(), "reference_cosine_std": found.std().item()}
 
 
 Logits = Callable[[Tensor, Tensor], Tensor]  # cosines and the mask of the positives -> logits, cell by cell
@@ -318,30 +344,6 @@ def settings_of(loss: type[ContrastiveLoss]) -> dict[str, inspect.Parameter]:
     return {name: p for name, p in inspect.signature(loss.__init__).parameters.items() if name != "self"}
 
 
-def build_loss(name: str, **settings: Any) -> ContrastiveLoss:
-    """The loss registered as ``name`` with ``settings``.
-
-    Raises:
-        UserError: an unknown name, or a setting that this loss does not have.
-    """
-    if name not in LOSSES:
-        raise UserError(f"there is no loss {name!r}{suggest(name, LOSSES)}; allowed: {', '.join(sorted(LOSSES))}")
-    allowed = settings_of(LOSSES[name])
-    for key in settings:
-        if key not in allowed:
-            raise UserError(
-                f"loss {name!r} has no setting {key!r}{suggest(key, allowed)}; it has: {', '.join(allowed)}"
-            )
-    return LOSSES[name](**settings)
-
-
-def positive_number(name: str, value: float) -> float:
-    """``value``, or a UserError where it is not a finite number above 0."""
-    if not (math.isfinite(value) and value > 0):
-        raise UserError(f"{name} is {value}; it must be a number above 0")
-    return value
-
-
 def missing_reference(loss: str) -> UserError:
     """The error of a loss that needs a frozen encoder and was given none."""
     without = ", or use --loss dclr with --weighting self or none" if loss.startswith("dclr") else ""
@@ -349,3 +351,14 @@ def missing_reference(loss: str) -> UserError:
         f"loss {loss} compares with a frozen encoder and was given none: name one with --reference_model, for "
         f"instance princeton-nlp/unsup-simcse-bert-base-uncased{without}"
     )
+
+
+def required_reference(pairs: Pairs, loss: str) -> Tensor:
+    """(B, N), the frozen model's cosines.
+
+    Raises:
+        UserError: no frozen model was given.
+    """
+    if pairs.reference is None:
+        raise missing_reference(loss)
+    return pairs.reference

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import UserError, suggest
 from .base import (
     ContrastiveLoss,
     Pairs,
-    build_loss,
     cosine,
     cross_entropy_rows,
-    missing_reference,
     normalize,
-    positive_number,
+    required_reference,
 )
+from .build import contrastive_term
+from .values import not_negative, one_of, positive_number
 
-BASES = ("infonce", "focal")
 WEIGHTINGS = ("reference", "self", "distillation", "none")
 PAPER = "https://arxiv.org/abs/2205.00656"
 CITATION = """@inproceedings{zhou2022dclr,
@@ -94,14 +91,12 @@ class DCLR(_WithNoise, name="dclr"):
         tau_u: float = 0.05,
     ):
         super().__init__()
-        one_of("base", base, BASES)
+        debiased: Any = contrastive_term(base, temperature, m)
         one_of("weighting", weighting, WEIGHTINGS)
-        if m is not None and base != "focal":
-            raise UserError(f"m is {m}, but base {base} has no margin; leave m out or use base focal")
         self.temperature = positive_number("temperature", temperature)
         self.base = base
         self.m = m
-        self.hard_margin = self.hard_margin if m is None else m
+        self.logits, self.hard_margin = debiased.logits, debiased.hard_margin
         self.weighting = weighting
         self.phi = positive_number("phi", phi)
         self.distillation_weight = positive_number("distillation_weight", distillation_weight)
@@ -111,8 +106,6 @@ class DCLR(_WithNoise, name="dclr"):
         self.noise_step_size = positive_number("noise_step_size", noise_step_size)
         self.tau_u = positive_number("tau_u", tau_u)
         self.needs_reference = weighting in ("reference", "distillation")
-        debiased: Any = build_loss(base, temperature=temperature, **({} if m is None else {"m": m}))
-        self.logits = debiased.logits
 
     def rows(self, pairs: Pairs) -> Tensor:
         noise = self.ascend(draw_noise(pairs, self.noise_ratio, self.sigma), pairs)  # (K, D)
@@ -270,25 +263,3 @@ def reference_alike_share(pairs: Pairs, phi: float) -> dict[str, float]:
 
 
 # ---- settings
-
-
-def required_reference(pairs: Pairs, loss: str) -> Tensor:
-    """(B, N), the frozen model's cosines.
-
-    Raises:
-        UserError: no frozen model was given.
-    """
-    if pairs.reference is None:
-        raise missing_reference(loss)
-    return pairs.reference
-
-
-def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise UserError(f"{name} is {value!r}{suggest(value, allowed)}; allowed: {', '.join(allowed)}")
-
-
-def not_negative(name: str, value: float) -> float:
-    if not (math.isfinite(value) and value >= 0):
-        raise UserError(f"{name} is {value}; it must be a number of at least 0")
-    return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from .base import ContrastiveLoss, Pairs, cross_entropy_rows, positive_number
+from .base import ContrastiveLoss, Pairs, cross_entropy_rows
+from .values import positive_number
 
 
 class FocalInfoNCE(ContrastiveLoss, name="focal"):
@@ -71,6 +73,12 @@ class FocalInfoNCE(ContrastiveLoss, name="focal"):
     def bounds(self, candidates: int, dimensions: int = 2, anchors: int = 1) -> dict[str, float]:
         """As for every loss; the symmetric form needs as many anchors as candidates."""
         return super().bounds(candidates, dimensions, candidates if self.symmetric else anchors)
+
+    def loss_if_perfect(self, anchor: Tensor, candidates: Tensor) -> float:
+        """As for every loss; it is the same in both directions."""
+        one_way = copy.copy(self)
+        one_way.symmetric = False
+        return super(FocalInfoNCE, one_way).loss_if_perfect(anchor, candidates)
 
     def rows(self, pairs: Pairs) -> Tensor:
         rows = cross_entropy_rows(pairs, self.logits)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .base import ContrastiveLoss, Pairs, cross_entropy_rows, positive_number
+from .base import ContrastiveLoss, Pairs, cross_entropy_rows
+from .values import positive_number
 
 
 class InfoNCE(ContrastiveLoss, name="infonce"):

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from .base import ContrastiveLoss, Pairs, build_loss, cosine, cross_entropy_rows, positive_number
-from .dclr import BASES, not_negative, one_of, required_reference
+from .base import ContrastiveLoss, Pairs, cosine, cross_entropy_rows, required_reference
+from .build import contrastive_term
+from .values import not_negative, one_of, positive_number
 
 RANKINGS = ("listmle", "listnet")
 PAPER = "https://arxiv.org/abs/2305.16726"
@@ -90,10 +91,8 @@ class RankCSE(_Distilling, name="rankcse"):
         per_position: bool = True,
     ):
         super().__init__()
-        one_of("base", base, BASES)
+        contrastive: Any = contrastive_term(base, temperature, m)
         one_of("ranking", ranking, RANKINGS)
-        if m is not None and base != "focal":
-            raise UserError(f"m is {m}, but base {base} has no margin; leave m out or use base focal")
         if teacher_temperature is not None and ranking != "listnet":
             raise UserError(
                 f"teacher_temperature is {teacher_temperature}, but {ranking} uses the order of the teachers' cosines "
@@ -105,7 +104,6 @@ class RankCSE(_Distilling, name="rankcse"):
         self.teacher_temperature = _positive_or_none("teacher_temperature", teacher_temperature)
         self.consistency_weight = not_negative("consistency_weight", consistency_weight)
         self.ranking_weight = not_negative("ranking_weight", ranking_weight)
-        contrastive: Any = build_loss(base, temperature=temperature, **({} if m is None else {"m": m}))
         self.logits, self.hard_margin = contrastive.logits, contrastive.hard_margin
 
     def rows(self, pairs: Pairs) -> Tensor:

@@ -11,7 +11,8 @@ from torch import Tensor
 from ..data.views import View, Views
 from ..errors import UserError
 from ..losses import ContrastiveLoss, missing_reference
-from ..losses.base import Pairs, positive_number
+from ..losses.base import Pairs
+from ..losses.values import positive_number
 from .base import Batch, Objective
 from .pairs import NEGATIVES, make_pairs
 from .reference import References, Stopwatch
@@ -95,6 +96,9 @@ class Contrastive(Objective, name="contrastive"):
     def attach(self, model: Any, autocast: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
         self._autocast = autocast
         self._beside = lambda: next(model.parameters())
+        self.criterion.fit(model.dimensions)
+        if self.criterion.matryoshka_dims:  # what scores the encoder or exports it has to know
+            model.config.focal_cl = model.config.focal_cl | {"matryoshka_dims": list(self.criterion.matryoshka_dims)}
         kinds = () if isinstance(self.views, int) else self.views
         longest = max((kind.longest(self.max_seq_length) for kind in kinds), default=0)
         if longest > model.max_length():

@@ -6,7 +6,8 @@ the padding and an interruption change nothing.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +27,8 @@ RANDOM = 0.5  # of the others become any token; the rest stay as they are
 IGNORED = -100
 
 
-class Draws(NamedTuple):
+@dataclass(frozen=True)
+class Draws:
     """Uniform numbers (B, L) by which tokens are chosen and changed, and the random tokens that may replace them."""
 
     chosen: Tensor
@@ -102,8 +104,7 @@ class MaskedTokens(nn.Module):
         vocabulary = model.config.vocab_size
         special, continues = torch.zeros(2, vocabulary, dtype=torch.bool)
         special[[one for one in tokenizer.all_special_ids if one != tokenizer.unk_token_id]] = True
-        names = tokenizer.convert_ids_to_tokens(range(min(len(tokenizer), vocabulary)))
-        marked = [i for i, name in enumerate(names) if name and name.startswith("##")]
+        marked = [i for name, i in tokenizer.get_vocab().items() if name.startswith("##") and i < vocabulary]
         continues[marked] = self.whole_words
         self.special, self.continues = special, continues  # no buffers: the tokenizer has them in every run
         self.head = masked_head(model).to(next(model.parameters()))
@@ -113,7 +114,7 @@ class MaskedTokens(nn.Module):
         model, place = self._model[0], ids.device
         special = self.special.to(place)[ids] | (mask == 0)
         draws = draw(seed, text_ids, mask, model.config.vocab_size, view)
-        draws = draws._replace(chosen=by_words(draws.chosen, self.continues.to(place)[ids]))
+        draws = replace(draws, chosen=by_words(draws.chosen, self.continues.to(place)[ids]))
         hidden, labels = hide(ids, special, draws, self.probability, self.mask_id)
         step = model.chunk_size or len(ids)
         total: Any = 0.0

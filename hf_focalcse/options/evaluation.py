@@ -53,6 +53,11 @@ class Evaluation:
         "encoder's folder says.",
         range=at_least(1),
     )
+    matryoshka_dims: list[int] | None = option(
+        None,
+        help="Score the first dimensions of the vectors as well, at these sizes, such as 256 128 64. Default: the "
+        "sizes that the encoder was trained for.",
+    )
     tasks: list[str] | None = option(
         None,
         help="Any of STS12 STS13 STS14 STS15 STS16 STSBenchmark SICK-R, and rerank. Default: all seven STS sets.",
@@ -74,7 +79,8 @@ class Evaluation:
     )
     eval_file: str | None = option(
         None,
-        help="Labelled pairs (columns sentence1, sentence2, score) to score instead.",
+        help="Score on this instead: labelled pairs (a table with columns sentence1, sentence2, score), or text, one "
+        "sentence a line, that judges without labels; a file, a folder or a quoted pattern.",
         role=PATH,
         replaces=("sts_dir", "tasks", "splits"),
         grid=True,

@@ -135,6 +135,13 @@ class InspectOptions:
     )
     prompt_name: str | None = option(None, help="The name of a prompt that the encoder's folder has, such as query.")
     text_column: str | None = option(None, help="The column that holds the sentences, if there are several columns.")
+    delimiter: str | None = option(
+        None, help="What lies between the columns of a text file: tab, comma, semicolon, pipe, one sign, or none."
+    )
+    quotes: str | None = option(
+        None, help="Whether cells may stand in double quotes (double) or not (none).", range=one_of("double", "none")
+    )
+    encoding: str | None = option(None, help="The encoding of the file, such as cp1252. Default: UTF-8.")
     batches: int = option(
         10, help="The number of batches to look at; no sentence is in two of them.", range=at_least(1)
     )

@@ -46,20 +46,20 @@ class Option:
     """How an option is treated.
 
     Args:
-        role: ``identity`` changes what is learnt or scored, so runs that differ in it are different runs; ``path``
+        role: ``identity`` changes what is learnt or scored, so runs that differ in it are different runs, and a run
+            is not resumed from a checkpoint of another one; ``path``
             names a place on this machine, so it is cut to its last part when a run is published and compared by where
             it leads; ``harmless`` changes neither what is learnt nor what is scored.
         why: the reason why the option is harmless; a path with a reason is harmless too.
         range: the values that are allowed.
         replaces: the keys of a recipe or of a grid's base that the option takes the place of when it is given.
         sweep: the reason why a grid may not set the option.
-        resume: a run that is resumed must agree in it with the checkpoint, or would differ from an uninterrupted one.
         recorded: run.json holds it even where it has its default (without this, only the options of this package are
             recorded, and those arguments of transformers that differ from their default).
         told: run.json states it better in another place, so `focalcse compare` does not read the setting itself.
         together: the other facts and settings that vary with it when it is the factor of a comparison.
-        factor: `focalcse report` tells groups of runs apart by it, unless it is harmless. Without this, it cannot
-            change a score, or another factor states it.
+        factor: `focalcse report` tells groups of runs apart by it, unless it is harmless. Without this, another factor
+            states it.
         grid: an option of evaluation that a grid may set under ``evaluate``.
         encoder: it names an encoder.
         short: shorter flags for it, without dashes, which the command line alone takes: recipes and grids are kept and
@@ -76,7 +76,6 @@ class Option:
     range: Range | None = None
     replaces: tuple[str, ...] = ()
     sweep: str = ""
-    resume: bool = False
     recorded: bool = False
     told: bool = False
     together: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -61,9 +62,13 @@ def set_by_sweep() -> dict[str, str]:
     return {name: found.sweep for name, found in _known().items() if found.sweep}
 
 
-def resumed() -> dict[str, str]:
-    """The settings that a checkpoint and the run that goes on from it must share -> the flag."""
-    return {name: f"--{name}" for name, found in _known().items() if found.resume}
+def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Of all settings of a run, those that change what is learnt or scored: every one that is not declared harmless.
+
+    Resuming, sweeping, comparing and reporting all ask here, so that a new option counts without further work. Tokens
+    of the Hub are never part of it.
+    """
+    return {name: value for name, value in settings.items() if not option_of(name).harmless and "token" not in name}
 
 
 def recorded() -> set[str]:
@@ -82,9 +87,9 @@ def together() -> dict[str, set[str]]:
 
 
 def is_factor(name: str) -> bool:
-    """Whether a report tells groups of runs apart by the setting ``name``."""
-    found = option_of(name)
-    return found.factor and not found.harmless
+    """Whether a report tells groups of runs apart by the setting ``name``; without `Option.factor`, it tells them
+    apart by what the setting led to."""
+    return bool(identity({name: None})) and option_of(name).factor
 
 
 def grid_evaluation() -> tuple[str, ...]:

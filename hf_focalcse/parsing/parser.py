@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable
 from dataclasses import MISSING, field, fields, make_dataclass
 from typing import Any, TypeVar, get_type_hints
@@ -17,6 +18,7 @@ from ..options.field import Option, options_of
 from ..options.foreign import FOREIGN
 from ..options.tables import ranges
 
+EMPTY_MEANT = ("prompt",)  # whose empty value says something: no prompt
 Made = TypeVar("Made")
 METAVARS = {string_to_bool: "yes|no", int: "N", float: "X"}  # how --help shows a value of a type
 NAMES = {  # what stands for the names that exist in a help text
@@ -41,6 +43,7 @@ class Parser(HfArgumentParser):
         taken: list[Any] = [_as_argparse_takes_it(group) for group in groups]
         super().__init__(taken, **kwargs)
         self.options = {name: found for group in groups for name, found in (options_of(group) or FOREIGN).items()}
+        self.twice: dict[str, tuple[str, list[str]]] = {}  # option -> flag and values where it was given before
         self.shortened: dict[str, str] = {}  # a flag that only the command line takes -> the flag in full
         allowed = ranges() | {name: found.range for name, found in self.options.items() if found.range}
         for action in actions_of(self):
@@ -119,14 +122,16 @@ class Parser(HfArgumentParser):
             if full := self.shortened.get(f"--{name}"):
                 raise UserError(f"{where}: {name!r} is for the command line alone; write {full[2:]!r} in a file")
 
-    def parse(self, argv: list[str]) -> argparse.Namespace:
-        """All of ``argv``.
+    def parse(self, argv: list[str], before: Iterable[str] = ()) -> argparse.Namespace:
+        """All of ``argv``; before: flags that it takes precedence over, such as those of a recipe.
 
         Raises:
-            UserError: a flag that does not exist, with the nearest name, a value that belongs to no flag, or an
-                option is missing that the command cannot do without.
+            UserError: a flag that does not exist, with the nearest name, or that is empty, a value that belongs to no
+                flag, or an option is missing that the command cannot do without.
         """
-        namespace, rest = self.parse_known_args(self.spelled_out(argv))
+        argv = self.spelled_out(argv)
+        self.check_given(argv)
+        namespace, rest = self.parse_known_args([*before, *argv])
         if rest:
             flag = next((a for a in rest if a.startswith("-")), rest[0]).partition("=")[0]
             if not flag.startswith("-"):
@@ -135,6 +140,30 @@ class Parser(HfArgumentParser):
             raise UserError(f"there is no flag {flag}{near}; see {self.prog} --help")
         self.complete(namespace)
         return namespace
+
+    def check_given(self, argv: list[str]) -> None:
+        """Say which flags are given twice, of which the last counts.
+
+        Raises:
+            UserError: a value is empty, as that of a variable that is not set.
+        """
+        known, given = self.destinations(), dict[str, tuple[str, list[str]]]()
+        name = ""
+        for word in argv:
+            flag, equals, value = word.partition("=")
+            if flag.startswith("--"):
+                name = known.get(flag[2:].replace("-", "_"), "")
+                before, given[name] = given.get(name), (flag, [value] if equals else [])
+                if name and before is not None:
+                    self.twice[name] = before
+            else:
+                given.get(name, ("", []))[1].append(word)
+        for name, (flag, values) in given.items():
+            if name and name not in EMPTY_MEANT and "" in values:
+                raise UserError(f"{flag} is empty, as if by a variable that is not set; give a value or leave it out")
+            if name in self.twice and self.twice[name] != (flag, values):
+                first, last = (" ".join([one, *words]) for one, words in (self.twice[name], (flag, values)))
+                print(f"note: {last} counts, not {first}, which comes before it", file=sys.stderr)
 
     def complete(self, namespace: argparse.Namespace) -> None:
         """Check that all is there that the command needs, and keep one of several values as a plain value.

@@ -31,11 +31,17 @@ def read_recipe(recipe: str, parser: Parser) -> dict[str, Any]:
         name = RENAMED.get(str(key), str(key))
         if name in REPLACED:
             raise UserError(f"recipe {file}: key {name!r} is not accepted: {REPLACED[name]}")
-        if name not in known or name == "recipe":
+        if name == "recipe":
+            raise UserError(f"recipe {file} names another recipe ({value}); write the keys of that one into it")
+        if name not in known:
             raise UserError(f"recipe {file}: there is no setting {name!r}{suggest(name, known)}")
         if isinstance(value, dict) or (isinstance(value, list) and not (value and known[name] in many)):
             kind = {dict: "mapping", list: "list"}[type(value)]
             allowed = "a list of at least one" if known[name] in many else "one number or text"
             raise UserError(f"recipe {file}: the value of {name!r} is the {kind} {value}; it must be {allowed}")
+        if value is None:
+            raise UserError(f"recipe {file}: {name!r} has no value; give one, or take the line out")
+        if known[name] in values:
+            raise UserError(f"recipe {file}: {name!r} says the same as another key; leave one of them out")
         values[known[name]] = value
     return values

@@ -12,8 +12,9 @@ from ..encoder.poolers import resolve_pooler
 from ..errors import UserError, suggest
 from ..options.field import check_ranges
 from ..options.foreign import FOREIGN
+from ..options.methods import LoRA, Loss, Reference, View
 from ..options.tables import option_of, ranges, replaces
-from ..options.training import GROUPS, Data, Dev, Distributed, Job, LoRA, Loss, Model, Publish, Reference, View
+from ..options.training import GROUPS, Data, Dev, Distributed, Job, Model, Publish
 from .legacy import METRIC_NAMES, translate
 from .losses import LossSetting, add_loss_settings, loss_settings, objective_settings
 from .parser import Parser, build
@@ -98,10 +99,11 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
         replaced = {key for flag in explicit for key in table.get(flag, ())}
         values = {key: value for key, value in values.items() if key not in replaced}
     given = explicit | set(values)
-    namespace = parser.parse(as_flags(values) + argv)
+    namespace = parser.parse(argv, as_flags(values))
     _adjust(namespace, explicit, given)
     check_values(namespace)
     check_together(namespace, explicit)
+    check_without_effect(namespace, explicit, notes)
     own = _settings_of("loss", namespace, losses, explicit)
     of_objective = _settings_of("objective", namespace, objectives, explicit)
     if "output_dir" not in given:
@@ -199,6 +201,30 @@ def check_together(namespace: argparse.Namespace, explicit: set[str]) -> None:
         raise UserError("--push_to_hub needs --hub_model_id org/name")
 
 
+def check_without_effect(namespace: argparse.Namespace, explicit: set[str], notes: list[str]) -> None:
+    """Refuse flags that nothing would come of, beside the others that are given.
+
+    Raises:
+        UserError: with the flag, and the one that it needs.
+    """
+    if {"max_steps", "num_train_epochs"} <= explicit and namespace.max_steps > 0:
+        notes.append(
+            f"--max_steps {namespace.max_steps} counts, not --num_train_epochs {namespace.num_train_epochs:g}"
+        )
+    needed = [(f"{what}_steps", f"{what}_strategy", "steps") for what in ("eval", "save", "logging")]
+    for flag, other, value in needed:
+        found = getattr(getattr(namespace, other), "value", getattr(namespace, other))
+        if flag in explicit and other in explicit and found != value:
+            raise UserError(f"--{flag} has no effect with --{other} {found}; leave one of them out")
+    if not namespace.push_to_hub:
+        for flag in sorted(explicit & {"hub_model_id", "hub_private_repo", "hub_revision"}):
+            raise UserError(f"--{flag} belongs to --push_to_hub, which is not given; add that, or leave it out")
+    if "fsdp_config" in explicit and not namespace.fsdp:
+        raise UserError("--fsdp_config belongs to --fsdp, which is not given; add that, or leave it out")
+    if namespace.dataloader_persistent_workers and not namespace.dataloader_num_workers:
+        raise UserError("--dataloader_persistent_workers needs --dataloader_num_workers of at least 1")
+
+
 def default_folder(namespace: argparse.Namespace, recipe: str | None) -> str:
     """The output folder where none is given: runs/START-LOSS-seedN."""
     start = Path(recipe or namespace.model_name_or_path or "").name
@@ -248,6 +274,8 @@ def _settings_of(
     for name in sorted(explicit & known - set(own)):
         having = ", ".join(one for one, settings in known_ones.items() if name in {s.name for s in settings})
         raise UserError(f"--{name} belongs to {kind} {having}, not to {chosen}; leave it out or change --{kind}")
+    if kind == "loss":
+        own += ["matryoshka_dims", "matryoshka_weights"]  # which `build_loss` takes for every loss
     return {name: getattr(namespace, name) for name in own if getattr(namespace, name) is not None}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,13 +11,14 @@ from typing import Any
 from huggingface_hub import ModelCardData
 
 from ..data.template import Template
+from ..errors import UserError, on_one_line
 from ..evaluation.verdict import verdict
 from ..losses.infonce import InfoNCE
 from ..runs.atomic import write_text
-from ..runs.escaping import escape_markdown
+from ..runs.escaping import code_block, code_span, escape_markdown
 from ..runs.folder import Run
-from ..runs.record import RunRecord
-from ..runs.scores import Results
+from ..runs.record import RUN_FILE, RunRecord
+from ..runs.scores import RESULTS_FILE, Results
 from ..runs.tables import Table
 from .card_scores import scores, similarity
 from .eval_results import eval_results, metrics_of
@@ -41,7 +43,12 @@ def render(folder: Path) -> str:
     """The card of what lies in a folder."""
     run = Run.read(folder)
     plots = [file.relative_to(folder).as_posix() for file in sorted(folder.glob("plots/*.png"))]
-    return make_card(run.record, run.results, plots)
+    try:
+        return make_card(run.record, run.results, plots)
+    except (KeyError, IndexError, TypeError, AttributeError) as error:  # within what the reader of the files checks
+        raise UserError(
+            f"{folder / RUN_FILE} or {RESULTS_FILE} is damaged, so that no card can be made ({on_one_line(error)})"
+        ) from error
 
 
 def make_card(record: RunRecord, results: Results | None, plots: Sequence[str] = ()) -> str:
@@ -60,7 +67,7 @@ def make_card(record: RunRecord, results: Results | None, plots: Sequence[str] =
         else "without labels",
         "loss_name": loss["name"],
         "paper": loss["paper"],
-        "start": f"[{base}](https://huggingface.co/{base})" if base else f"`{Path(str(model['name_or_path'])).name}`",
+        "start": link(base) if base else code_span(Path(str(model["name_or_path"])).name),
         "notes": "".join(f"\n**Note:** {sentence(note)}\n" for note in record.notes),
         "usage": "\n".join(usage(record, results)),
         "scores": "\n\n".join(scores(record, results)),
@@ -68,15 +75,14 @@ def make_card(record: RunRecord, results: Results | None, plots: Sequence[str] =
         "curves": "![Loss, cosines and dev score by step](plots/training.png)\n\n" * ("plots/training.png" in plots),
         "training": training_table(record),
         "formula": loss["formula"],
-        "loss_settings": ", ".join(f"{k} = {v}" for k, v in settings.items()),
+        "loss_settings": escape_markdown(", ".join(f"{k} = {v}" for k, v in settings.items())),
         "repeat": repeat(record),
         "alarms": "".join(f"\n> **Alarm:** {sentence(alarm)}\n\n" for alarm in record.alarms) or "\n",
         "limits": limits(record),
         "citation": "\n\n".join(citations),
     }
-    text = TEMPLATE.read_text(encoding="utf-8")
-    for key, value in values.items():
-        text = text.replace("{" + key + "}", value)
+    # in one pass, so that a name such as {alarms} stays a name
+    text = re.sub(r"\{(\w+)\}", lambda found: values[found[1]], TEMPLATE.read_text(encoding="utf-8"))
     complete = bool(publication.get("sentence_transformers"))
     metadata = ModelCardData(
         language=publication.get("language"),
@@ -110,6 +116,12 @@ def model_name(record: RunRecord) -> str:
     return repository.split("/")[-1] if repository else f"{Path(start).name} trained with {record.loss['name']}"
 
 
+def link(base: str) -> str:
+    """To a repository of the Hub; what is no name of one is shown as text."""
+    fitting = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", base, re.ASCII)
+    return f"[{base}](https://huggingface.co/{base})" if fitting else code_span(base)
+
+
 def sentence(text: str) -> str:
     """A note or an alarm with one full stop at its end."""
     return f"{escape_markdown(text, keep='`').rstrip('.')}."
@@ -126,12 +138,12 @@ def training_table(record: RunRecord) -> str:
         "Text": escape_markdown(source + (f" at revision {revision}" if revision else ""))
         + f": {data['kept']:,} sentences, sha256 `{str(data['sha256'])[:16]}`",
         "Cut at": f"{data['max_seq_length']} tokens",
-        "Pooler": f"{model['pooler']}, projection: {model['projection']}",
-        **({"Prompt": f"`{model['prompt']}` before every text"} if model.get("prompt") else {}),
-        **({"Template": f"`{Template.of(model['prompt_template']).text}`"} if model.get("prompt_template") else {}),
+        "Pooler": escape_markdown(f"{model['pooler']}, projection: {model['projection']}"),
+        **({"Prompt": f"{code_span(model['prompt'])} before every text"} if model.get("prompt") else {}),
+        **({"Template": template_cell(model["prompt_template"])} if model.get("prompt_template") else {}),
         "Noise": escape_markdown(", ".join(f"{k} {v}" for k, v in model["dropout"].items())),
         "Batch": f"{batch} sentences x {record.world_size} process(es)" + (f", {steps} accumulated" * (steps > 1)),
-        "Learning rate": f"{settings.get('learning_rate')}, {settings.get('lr_scheduler_type')}",
+        "Learning rate": escape_markdown(f"{settings.get('learning_rate')}, {settings.get('lr_scheduler_type')}"),
         "Steps": str(max((line.get("step", 0) for line in record.log), default=0)),
         "Best checkpoint": escape_markdown(
             f"step {record.best['step']}, by {record.best['metric']}" if record.best else "the last"
@@ -162,6 +174,10 @@ def adapter_row(record: RunRecord) -> dict[str, str]:
     return {"LoRA": escape_markdown(said)}
 
 
+def template_cell(recorded: Any) -> str:
+    return code_span(Template.of(recorded).text)
+
+
 def repeat(record: RunRecord) -> str:
     """The command that repeats the run."""
     if not record.command:
@@ -172,7 +188,7 @@ def repeat(record: RunRecord) -> str:
     command = [*start, *record.command]
     return (
         "To repeat the run, put the files that the command names into the working folder (`run.json` has every "
-        f"setting):\n\n```bash\n{shlex.join(command)}\n```"
+        f"setting):\n\n{code_block(shlex.join(command), 'bash')}"
     )
 
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..evaluation import STS_TASKS
+from ..evaluation.sizes import by_size
 from ..evaluation.verdict import difference_cell
 from ..runs.escaping import escape_markdown
 from ..runs.record import RunRecord
-from ..runs.scores import SEVEN, SICK_SPLITS, Results, ScoreKey, headline, is_headline, set_of
+from ..runs.scores import SEVEN, SICK_SPLITS, Results, ScoreKey, headline, is_headline, measures, set_of
 from ..runs.tables import Table
 
 MAIN = "STSBenchmark/test"
@@ -33,6 +34,7 @@ def scores(record: RunRecord, results: Results | None) -> Iterator[str]:
     if keys:
         yield from correlations(record, results, own, keys)
     yield from ranked
+    yield from sizes(record, own)
     rows: dict[str, dict[str, str]] = {}
     for key in map(ScoreKey.parse, own):
         if key.metric in ("alignment", "uniformity"):
@@ -41,6 +43,21 @@ def scores(record: RunRecord, results: Results | None) -> Iterator[str]:
         columns = ["alignment", "uniformity"]
         cells = [[escape_markdown(name), *(row.get(of, "") for of in columns)] for name, row in rows.items()]
         yield Table(["Lower is better", *columns], cells).markdown(marked_up=True)
+
+
+def sizes(record: RunRecord, own: dict[str, float]) -> Iterator[str]:
+    """Scores by how many dimensions of a vector are kept, where several sizes were measured."""
+    kept, rows = by_size(own)
+    if not rows:
+        return
+    header = ["Dimensions that are kept", str(record.model["embedding_dimensions"]), *map(str, kept)]
+    cells = [[escape_markdown(row_title(key)), *row] for key, row in rows.items()]
+    yield Table(header, cells).markdown(marked_up=True)
+    yield (
+        "To keep fewer dimensions, cut each vector after its first ones and then bring it to length 1 again, as "
+        f"`SentenceTransformer(…, truncate_dim={kept[-1]})` with `normalize_embeddings=True` does; a cosine needs no "
+        "such length, a dot product does."
+    )
 
 
 def reranking(own: dict[str, float], data: dict[str, Any]) -> list[str]:
@@ -61,7 +78,7 @@ def reranking(own: dict[str, float], data: dict[str, Any]) -> list[str]:
 
 
 def correlations(record: RunRecord, results: Results | None, own: dict[str, float], keys: list[str]) -> Iterator[str]:
-    """The Spearman correlations beside those before training and those of other encoders."""
+    """The score that each set is known by, beside those before training and those of other encoders."""
     data = results.metadata["data"] if results else {}
     columns: dict[str, dict[str, str]] = {}
     for title, before in ((record.baseline_name, record.baseline), (record.start_name, record.start)):
@@ -78,15 +95,22 @@ def correlations(record: RunRecord, results: Results | None, own: dict[str, floa
         columns[title] = {key: difference_cell(record, key, own[key]) for key in keys}
     rows = []
     for key in keys:
-        pairs = data.get(set_of(key), {}).get("pairs")
-        cells = [f"{pairs:,}" if pairs else "", *(column.get(key, "") for column in columns.values())]
+        of = data.get(set_of(key), {})
+        counted = of.get("queries_scored", of.get("pairs"))
+        cells = [f"{counted:,}" if counted else "", *(column.get(key, "") for column in columns.values())]
         rows.append([escape_markdown(row_title(ScoreKey.parse(key))), *cells])
-    yield Table(["Spearman x 100", "pairs", *columns], rows).markdown(marked_up=True)
+    units = dict.fromkeys(data.get(set_of(key), {}).get("unit", "pairs") for key in keys)
+    yield Table([f"{measures(keys)} x 100", " or ".join(units), *columns], rows).markdown(marked_up=True)
     yield " ".join(score_notes(record, keys, data))
 
 
 def score_notes(record: RunRecord, keys: list[str], data: dict[str, Any]) -> Iterator[str]:
-    yield "One Spearman correlation over all pairs of a set, cosine against the gold score, no regressor."
+    if "Spearman" in measures(keys):
+        yield "One Spearman correlation over all pairs of a set, cosine against the gold score, no regressor."
+    for key in map(ScoreKey.parse, keys):
+        rule = data.get(key.set, {}).get("rule")
+        if key.title == "MRR" and rule:
+            yield f"MRR of {escape_markdown(key.set)}: the mean of 1 / rank by cosine; {rule}."
     if any(ScoreKey.parse(key).is_average for key in keys):
         yield "Average: the mean of the seven, each rounded to two decimals first."
     yield from (note for name, note in SICK_NOTES.items() if headline(SICK_SPLITS[name].set) in keys)
@@ -146,7 +170,7 @@ def row_title(key: ScoreKey) -> str:
         return f"Average of the seven, SICK-R as in {key.sick.owner if key.sick else key.split}"
     if key.sick:
         return f"SICK-R ({key.sick.owner} test)"
-    return f"{SEVEN.get(key.task, key.task)} {key.split}"
+    return f"{SEVEN.get(key.task, key.task)} {key.split}{key.aside}"
 
 
 def dataset_link(key: str, of: dict[str, Any]) -> str:

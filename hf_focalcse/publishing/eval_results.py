@@ -8,13 +8,16 @@ import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, eval_result_entries_to_yaml
 
 from ..evaluation import STS_TASKS
-from ..runs.scores import Results, headline
+from ..runs.scores import Results, ScoreKey, headline, headlines
+
+METRICS = {"Spearman": ["spearmanr", "pearsonr"], "MAP": ["map"], "MRR": ["mrr"]}  # title of a score -> the Hub's
 
 
 def metrics_of(results: Results) -> list[str]:
     """What the scores are, for the metadata."""
-    kinds = {"map" if "scorer" in of else "spearman" for of in results.metadata["data"].values()}
-    return ["spearmanr", "pearsonr"] * ("spearman" in kinds) + ["map", "mrr"] * ("map" in kinds)
+    kinds = {ScoreKey.parse(key).title for key in headlines(results.scores)}
+    kinds |= {"MRR"} if "MAP" in kinds else set()  # which every reranking gives
+    return [name for kind, names in METRICS.items() if kind in kinds for name in names]
 
 
 def eval_results(results: Results) -> list[EvalResult]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import nullcontext
 from importlib.util import find_spec
@@ -15,13 +13,16 @@ from safetensors import SafetensorError
 
 from ..encoder.loading import load_model, require_projection
 from ..errors import UserError
+from ..runs.atomic import draft_folder
+from ..runs.locking import locked
 from ..runs.record import RUN_FILE
 from .adapter import check_adapter, find_adapter, on_local_base, write_adapter_export
 from .card import render
 from .export_records import check_records, keep_hand_made, remember, remembered, write_records
-from .formats import write_encoder, write_onnx, write_sentence_transformers
-from .manifest import CARD, files_in, foreign_files, is_export, write_manifest
+from .formats import write_encoder, write_onnx, write_quantized_onnx, write_sentence_transformers
+from .manifest import CARD, files_in, foreign_files, is_export, shortened, write_manifest
 from .parity import check_vectors, lowest_cosine
+from .readers import who_differs
 from .usage import EXAMPLES
 
 
@@ -31,14 +32,19 @@ def export_model(
     *,
     sentence_transformers: bool | None = None,
     onnx: bool | None = None,
+    quantized_onnx: bool | None = None,
+    truncate_dim: int | None = None,
     adapter_only: bool = False,
     publication: dict[str, Any] | None = None,
+    remembering: bool = True,
 ) -> tuple[Path, dict[str, float]]:
     """Write the published folder (default: ``hub`` in the checkpoint), whole or not at all.
 
-    sentence_transformers, onnx: whether the files that sentence-transformers reads, and ONNX, are in it. None: as in
-    the newest export of this checkpoint; in its first one, the former are and ONNX is not. What is written is
-    remembered in run.json of the checkpoint.
+    sentence_transformers, onnx: whether the files that sentence-transformers reads, and ONNX, are in it;
+    quantized_onnx: whether ONNX is there with weights in 8 bits too. truncate_dim: how many dimensions are kept of a
+    vector. None: as in the newest export of this checkpoint; in its first one, the files of sentence-transformers are
+    there, ONNX is not (where it is, both kinds are), and vectors are cut as the checkpoint says. What is written is
+    remembered in run.json of the checkpoint, unless ``remembering`` is off.
 
     adapter_only: of an encoder that was trained by LoRA, write the adapter alone, with its base named by its Hub id;
     without it the export is the merged encoder.
@@ -51,50 +57,75 @@ def export_model(
 
     Raises:
         UserError: sentence-transformers cannot express the pooler or is not installed, results.json belongs to other
-            weights, the vectors differ, the folder cannot be written, or it holds files that no export wrote; of an
-            adapter, there is none, or others do not have its base.
+            weights, the vectors differ, the folder cannot be written or is in use,
+            or it holds files that no export wrote; of an adapter, there is none, or others do not have its base.
     """
     checkpoint = Path(checkpoint)
     folder = Path(folder) if folder else checkpoint / "hub"
     check_place(folder)
     if not checkpoint.is_dir():
         raise UserError(f"there is no folder {checkpoint}; give the output folder of a training run")
-    wanted = remembered(checkpoint, folder)
-    sentence_transformers = wanted["sentence_transformers"] if sentence_transformers is None else sentence_transformers
-    onnx = wanted["onnx"] if onnx is None else onnx
-    model = load_model(str(checkpoint)).float().eval()
-    require_projection(model, str(checkpoint))
-    check_formats(model, sentence_transformers, onnx)
-    check_libraries(model.pooler_name, sentence_transformers, onnx)
-    check_records(model, checkpoint)
-    adapter = find_adapter(checkpoint) if adapter_only else None
-    config = None if adapter is None else check_adapter(model, adapter, sentence_transformers, onnx)
-    with staged(folder) as stage:
-        if adapter is None or config is None:
-            limit = write_encoder(model, stage)
-        else:
-            limit = write_adapter_export(model, adapter, config, stage)
-        if sentence_transformers:
-            write_sentence_transformers(model, stage, limit)
-        with nullcontext() if adapter is None else on_local_base(adapter, stage):
-            found = check_vectors(model, stage, sentence_transformers)
-        if onnx:
-            found["onnxruntime"] = write_onnx(model, stage, limit)
-        if (checkpoint / RUN_FILE).exists():
-            vectors = model.encode(list(EXAMPLES))
-            added = {
-                "sentence_transformers": sentence_transformers,
-                "onnx": onnx,
-                "max_seq_length": limit,
-                "example_cosine": round(float(lowest_cosine(vectors[:1], vectors[1:])), 4),
-                "adapter_of": None if config is None else config["base_model_name_or_path"],
-            }
-            write_records(checkpoint, stage, (publication or {}) | added)
-            keep_hand_made(folder, stage / CARD)
-        write_manifest(stage, files_in(stage), render(stage) if (stage / RUN_FILE).exists() else None)
-    if (checkpoint / RUN_FILE).exists():
-        remember(checkpoint, {"sentence_transformers": sentence_transformers, "onnx": onnx})
+    with locked(checkpoint):
+        wanted = remembered(checkpoint, folder)
+        sentence_transformers = (
+            wanted["sentence_transformers"] if sentence_transformers is None else sentence_transformers
+        )
+        onnx = wanted["onnx"] if onnx is None else onnx
+        quantized_onnx = wanted["quantized_onnx"] if quantized_onnx is None else quantized_onnx
+        truncate_dim = wanted.get("truncate_dim") if truncate_dim is None else truncate_dim
+        model = load_model(str(checkpoint)).float().eval()
+        if truncate_dim is not None:
+            cut_vectors(model, truncate_dim)
+        require_projection(model, str(checkpoint))
+        check_formats(model, sentence_transformers, onnx)
+        check_libraries(model.pooler_name, sentence_transformers, onnx)
+        check_records(model, checkpoint)
+        adapter = find_adapter(checkpoint) if adapter_only else None
+        config = None if adapter is None else check_adapter(model, adapter, sentence_transformers, onnx)
+        with staged(folder) as stage:
+            if adapter is None or config is None:
+                limit = write_encoder(model, stage)
+            else:
+                limit = write_adapter_export(model, adapter, config, stage)
+            if sentence_transformers:
+                write_sentence_transformers(model, stage, limit)
+            with nullcontext() if adapter is None else on_local_base(adapter, stage):
+                found = check_vectors(model, stage, sentence_transformers)
+            if onnx:
+                found["onnxruntime"] = write_onnx(model, stage, limit)
+            cost = write_quantized_onnx(model, stage) if onnx and quantized_onnx else None
+            if cost is not None:
+                found["onnxruntime, weights in 8 bits"] = cost["lowest_cosine"]
+            if (checkpoint / RUN_FILE).exists():
+                vectors = model.encode(list(EXAMPLES))
+                added = {
+                    "sentence_transformers": sentence_transformers,
+                    "onnx": onnx,
+                    "quantized_onnx": cost,
+                    "max_seq_length": limit,
+                    "readers": who_differs(model) if sentence_transformers else [],
+                    "example_cosine": round(float(lowest_cosine(vectors[:1], vectors[1:])), 4),
+                    "adapter_of": None if config is None else config["base_model_name_or_path"],
+                }
+                write_records(model, checkpoint, stage, (publication or {}) | added)
+                keep_hand_made(folder, stage / CARD)
+            write_manifest(stage, files_in(stage), render(stage) if (stage / RUN_FILE).exists() else None)
+        if remembering and (checkpoint / RUN_FILE).exists():
+            kept = {"sentence_transformers": sentence_transformers, "onnx": onnx, "quantized_onnx": quantized_onnx}
+            remember(checkpoint, kept | ({} if truncate_dim is None else {"truncate_dim": truncate_dim}))
     return folder, found
+
+
+def cut_vectors(model: Any, size: int) -> None:
+    """Let ``model`` keep the first ``size`` dimensions of its vectors, also where it is loaded from.
+
+    Raises:
+        UserError: its vectors have fewer.
+    """
+    if size > model.dimensions:
+        raise UserError(f"--truncate_dim is {size}; vectors of this encoder have {model.dimensions} dimensions")
+    model.truncate_dim = size if size < model.dimensions else None
+    model.keep_record()
 
 
 def check_place(folder: Path) -> None:
@@ -107,10 +138,9 @@ def check_place(folder: Path) -> None:
         raise UserError(f"{folder} is not empty and not an export; give another --output_dir")
     foreign = foreign_files(folder) if is_export(folder) else []
     if foreign:
-        shown = ", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
         raise UserError(
-            f"{folder} would be replaced, but holds files that no export wrote: {shown}; move them, or give another "
-            "--output_dir"
+            f"{folder} would be replaced, but holds files that no export wrote: {shortened(foreign)}; move them, or "
+            "give another --output_dir"
         )
 
 
@@ -166,19 +196,12 @@ def check_template(template: Any, sentence_transformers: bool) -> None:
 @contextlib.contextmanager
 def staged(folder: Path) -> Iterator[Path]:
     """A folder beside ``folder`` that takes its place when the block ends, and is deleted when it fails."""
-    stage, old = (folder.with_name(f".{folder.name}.{what}-{os.getpid()}") for what in ("part", "old"))
     try:
-        stage.mkdir(parents=True)
-        yield stage
-        if folder.exists():
-            os.replace(folder, old)
-        os.replace(stage, folder)
+        with draft_folder(folder) as stage:
+            yield stage
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise UserError(
             f"the export to {folder} could not be written ({reason}); the checkpoint is untouched; "
             "free some space, or give another --output_dir"
         ) from error
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import mmap
+import os
 import re
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,12 +24,12 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import validate_repo_id
 
-from ..errors import UserError
-from .manifest import CARD, MADE, MANIFEST, files_in
-from .merge import merge_cards, split_card
+from ..errors import UserError, on_one_line
+from .client import be_careful, unwrapped
+from .manifest import CARD, MADE, MANIFEST, foreign_files, is_export, parse_manifest, read_manifest, shortened
+from .merge import merge_or_refuse, split_card
 
 ATTEMPTS, PAUSE, LONGEST_PAUSE = 5, 1.0, 30.0  # seconds; the pause doubles
-NEVER = ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
 T = TypeVar("T")
 
 
@@ -62,7 +63,7 @@ def push(folder: str | Path, target: Target | str, only: Callable[[str], bool] |
     """
     folder = Path(folder)
     target = Target(target) if isinstance(target, str) else target
-    files = inspect(folder, target.token)
+    files = inspect(folder, target.token, partial=only is not None, say=say)
     check_target(target)
     token = token_for(target, folder)
     target = with_owner(target, folder, say)
@@ -96,24 +97,24 @@ def push(folder: str | Path, target: Target | str, only: Callable[[str], bool] |
     return str(made.pr_url or made.commit_url)
 
 
-def plan(api: HfApi, folder: Path, chosen: list[str], files: dict[str, int], target: Target, head: str, partial: bool,
+def plan(api: HfApi, folder: Path, chosen: list[str], files: dict[str, Path], target: Target, head: str, partial: bool,
          say: Callable[[str], Any]) -> list[Any]:  # fmt: skip
     """The operations that bring the repository at ``head`` to the state of the folder.
 
     Files that no export wrote stay.
     """
     manifest = _remote(api, target.repo_id, MANIFEST, head)
-    before = json.loads(manifest) if manifest else {}
-    operations: list[Any] = [CommitOperationAdd(name, folder / name) for name in chosen if name != CARD]
+    try:
+        before = parse_manifest(manifest) if manifest else {}
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"{target.repo_id}/{MANIFEST} on the Hub is damaged ({on_one_line(error)}); delete it there"
+        ) from error
+    operations: list[Any] = [CommitOperationAdd(name, files[name]) for name in chosen if name != CARD]
     if CARD in chosen:
-        ours, theirs = (folder / CARD).read_text(encoding="utf-8"), _remote(api, target.repo_id, CARD, head)
+        ours, theirs = files[CARD].read_text(encoding="utf-8"), _remote(api, target.repo_id, CARD, head)
         if theirs is not None:
-            try:
-                ours, given_way = merge_cards(before.get("card"), theirs, ours)
-            except ValueError as error:
-                raise UserError(
-                    f"the metadata of {target.repo_id}/{CARD} on the Hub are not YAML ({error}); correct them there"
-                ) from error
+            ours, given_way = merge_or_refuse(before.get("card"), theirs, ours, f"{target.repo_id}/{CARD} on the Hub")
             if given_way:
                 shown = "\n".join(f"  {line}" for line in given_way)
                 say(f"WARNING: lines written by hand on the Hub were kept in place of these new ones:\n{shown}")
@@ -136,7 +137,7 @@ def check_deletions(names: list[str], folder: Path, target: Target, say: Callabl
     if kept and not target.allow_deletions:
         raise UserError(
             f"{target.repo_id} holds {', '.join(kept)}, which {folder} has not, so nothing was sent: export with it "
-            f"again (onnx/ with --onnx), or have it deleted there with `focalcse push {folder} {target.repo_id} "
+            f"again (onnx/ with --onnx), or have it deleted there with `{command(folder, target)} "
             "--allow_deletions`"
         )
     if names:
@@ -154,31 +155,56 @@ def _remote(api: HfApi, repo_id: str, name: str, head: str) -> str | None:
 # ---- before the first byte goes out
 
 
-def inspect(folder: Path, token: str | None = None) -> dict[str, int]:
-    """Files to publish and their sizes.
+def inspect(folder: Path, token: str | None = None, renewed: Path | None = None, partial: bool = False,
+            say: Callable[[str], Any] | None = None) -> dict[str, Path]:  # fmt: skip
+    """Name -> file of what is published: the files that export.json lists and the card, and nothing else.
+
+    renewed: a folder whose files take the place of those of the same name. partial: files of the list may be missing.
+    say: is told of files that the export did not write, which are left out.
 
     Raises:
-        UserError: there is no folder, the card is missing or invalid or links to a missing file, or a file belongs to
-            training or holds a token or a path of this machine.
+        UserError: there is no export, the card is missing or invalid or links to a missing file, or a file is missing,
+            a link, or holds a token or a path of this machine.
     """
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; give an export or the output folder of a training run")
-    files = {name: (folder / name).stat().st_size for name in files_in(folder)}
-    for name in files:
-        if Path(name).name in NEVER or name.startswith("checkpoint-"):
-            raise UserError(
-                f"{folder / name} belongs to training and is not published; `focalcse export` leaves it out"
-            )
+    if not is_export(folder):
+        raise UserError(f"{folder} is no export, since it has no {MANIFEST}; focalcse export makes one")
+    places = [renewed, folder] if renewed is not None else [folder]
+    listed = next(read_manifest(place) for place in places if is_export(place))["files"]
+    files: dict[str, Path] = {}
+    for name in sorted({*listed, CARD, MANIFEST}):
+        file = next((place / name for place in places if (place / name).is_file()), None)
+        if file is not None:
+            check_inside(file, folder if renewed is None or renewed not in file.parents else renewed)
+            files[name] = file
+        elif not partial and name != CARD:
+            raise UserError(f"{folder} lacks {name}, which its export wrote; export the training folder again")
     check_card(folder, files)
     check_private(folder, files, token)
+    if say is not None and (foreign := foreign_files(folder)):
+        say(f"Not sent, since no export wrote them: {shortened(foreign)}")
     return files
 
 
-def check_card(folder: Path, files: dict[str, int]) -> None:
+def check_inside(file: Path, folder: Path) -> None:
+    """A file of an export is a file, and not the name of one elsewhere.
+
+    Raises:
+        UserError: it is a link, or lies in a folder that is one.
+    """
+    for path in (file, *file.parents):
+        if path == folder:
+            return
+        if path.is_symlink():
+            raise UserError(f"{path} is a link, and links are not published; put the file itself there")
+
+
+def check_card(folder: Path, files: dict[str, Path]) -> None:
     """README.md has metadata that the Hub takes, and the files that it shows."""
     if CARD not in files:
         raise UserError(f"{folder} has no {CARD}; `focalcse export` writes one from run.json")
-    card = (folder / CARD).read_text(encoding="utf-8")
+    card = files[CARD].read_text(encoding="utf-8")
     try:
         metadata, text = split_card(card)
     except ValueError as error:
@@ -191,18 +217,18 @@ def check_card(folder: Path, files: dict[str, int]) -> None:
             raise UserError(f"{key} in the metadata of {folder / CARD} is {metadata[key]!r}; it must be a list")
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
         if not re.match(r"https?://|mailto:|#", link) and link not in files:
-            raise UserError(f"{folder / CARD} points to {link!r}, which is not in the folder")
+            raise UserError(f"{folder / CARD} points to {link!r}, which is not published with it")
 
 
-def check_private(folder: Path, files: dict[str, int], token: str | None = None) -> None:
+def check_private(folder: Path, files: dict[str, Path], token: str | None = None) -> None:
     """No file names the home folder of this machine, the folder that is published, or the token."""
-    home = Path.home()
+    home = Path(os.path.expanduser("~"))  # as it is written where there is none
     secrets = {"the token": token or get_token() or "", "this machine's path": f"{folder.resolve().parent}/"}
     if len(home.parts) > 1:
         secrets["this machine's home folder"] = f"{home}/"
-    for name in files:
+    for name, file in files.items():
         for what, secret in secrets.items():
-            if len(secret) > 4 and contains(folder / name, secret.encode()):
+            if len(secret) > 4 and contains(file, secret.encode()):
                 raise UserError(f"{folder / name} contains {what}, so nothing was sent; take it out or export again")
 
 
@@ -258,18 +284,21 @@ def with_owner(target: Target, folder: Path, say: Callable[[str], Any] = print) 
     return replace(target, repo_id=f"{owner}/{target.repo_id}")
 
 
-def describe(folder: str | Path, target: Target) -> str:
-    """What a push would send and where, without using the network.
+def describe(folder: str | Path, target: Target, renewed: Path | None = None) -> str:
+    """What a push would send and where, without using the network; renewed: as for `inspect`.
 
     Raises:
         UserError: as `push` before it sends anything.
     """
     folder = Path(folder)
-    files = inspect(folder, target.token)
+    left_out: list[str] = []
+    files = inspect(folder, target.token, renewed, say=left_out.append)
     check_target(target)
     visibility = {None: "as the account's default (public for most) if it is new", True: "private if it is new"}
-    lines = [f"{size:>14,}  {name}" for name, size in files.items()]
-    lines.append(f"{sum(files.values()):>14,}  bytes in {len(files)} files")
+    sizes = {name: file.stat().st_size for name, file in files.items()}
+    lines = [f"{size:>14,}  {name}" for name, size in sizes.items()]
+    lines.append(f"{sum(sizes.values()):>14,}  bytes in {len(files)} files")
+    lines += left_out
     lines.append(f"to {host()}/{target.repo_id}, {visibility.get(target.private, 'public if it is new')}")
     lines.append("as a pull request" if target.create_pr else f"as one commit on {target.revision or 'main'}")
     lines.append("the card is valid; nothing was sent (--dry_run)")
@@ -290,8 +319,10 @@ def with_retries(call: Callable[[], T], target: Target, folder: Path, token: str
         UserError: the Hub refused it, or it failed `ATTEMPTS` times.
     """
     for attempt in range(1, ATTEMPTS + 1):
+        be_careful()
         try:
-            return call()
+            with unwrapped():
+                return call()
         except OfflineModeIsEnabled as error:
             raise UserError("HF_HUB_OFFLINE is set, so nothing was sent; unset it and push again") from error
         except HfHubHTTPError as error:
@@ -307,7 +338,7 @@ def with_retries(call: Callable[[], T], target: Target, folder: Path, token: str
             pause, reason = PAUSE * 2 ** (attempt - 1), f"the connection failed ({type(error).__name__})"
         except UserError:
             raise
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, RuntimeError, LookupError, TypeError, AttributeError) as error:
             text = " ".join(str(error).split()).replace(token, "…")
             raise UserError(f"{target.repo_id} was not updated: {text}; {again(target, folder)}") from None
         pause = min(pause, LONGEST_PAUSE)
@@ -340,4 +371,8 @@ def explain(error: HfHubHTTPError, status: int | None, target: Target, folder: P
 
 
 def again(target: Target, folder: Path) -> str:
-    return f"the model is safe in {folder}, push it again with `focalcse push {folder} {target.repo_id}`"
+    return f"the model is safe in {folder}, push it again with `{command(folder, target)}`"
+
+
+def command(folder: Path, target: Target) -> str:
+    return f"focalcse push {shlex.quote(str(folder))} {target.repo_id}"

@@ -10,6 +10,8 @@ from typing import Any
 import yaml
 from huggingface_hub.utils import yaml_dump
 
+from ..errors import UserError
+
 FRONT = re.compile(r"\A---[ \t]*\n(.*?\n)??---[ \t]*(?:\n|\Z)", re.DOTALL)
 
 
@@ -38,6 +40,20 @@ def merge_cards(base: str | None, theirs: str, ours: str) -> tuple[str, list[str
     metadata = merge_metadata(base_front, their_front, front)
     merged, given_way = merge_lines(*(part.splitlines() for part in (base_text, their_text, text)))
     return join_card(metadata, "\n".join(merged) + "\n"), given_way
+
+
+def merge_or_refuse(base: str | None, theirs: str, ours: str, where: str) -> tuple[str, list[str]]:
+    """`merge_cards`; where: the place of ``theirs``, for the message.
+
+    Raises:
+        UserError: its metadata are not YAML; nothing has been written.
+    """
+    try:
+        return merge_cards(base, theirs, ours)
+    except ValueError as error:
+        raise UserError(
+            f"the metadata of {where} are not YAML ({error}); correct them, and nothing that you wrote is lost"
+        ) from error
 
 
 def split_card(card: str) -> tuple[dict[str, Any], str]:

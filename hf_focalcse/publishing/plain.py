@@ -28,3 +28,13 @@ def plain_steps(model: Any) -> dict[str, Any]:
         "pool": row.code.replace("[:, 0]", f"[:, {prompt}]") if prompt else row.code,
         "after": code_of(rows, folders, NAME) + cut,
     }
+
+
+def dimensions_of(model: Any) -> dict[str, Any]:
+    """What run.json says of the vectors of an export, which may be cut to fewer dimensions than in training."""
+    return {
+        "plain": plain_steps(model),
+        "embedding_dimensions": model.get_embedding_dimension(),
+        "whole_dimensions": model.dimensions,
+        "truncate_dim": model.truncate_dim,
+    }

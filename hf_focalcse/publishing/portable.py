@@ -8,9 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from ..runs.atomic import write_json
-from ..runs.record import without_paths
+from ..runs.record import last_part
 
-HERE_ONLY = ("_name_or_path", "name_or_path", "backend", "is_local", "local_files_only")  # of no use elsewhere
+HERE_ONLY = (
+    "_name_or_path",
+    "name_or_path",
+    "backend",
+    "is_local",
+    "local_files_only",
+    "auto_map",
+    "custom_pipelines",
+)  # of no use elsewhere, or names code of others, which is never run
 PLAIN_TOKENIZER = "PreTrainedTokenizerFast"  # the class that follows tokenizer.json in every version
 
 
@@ -33,7 +41,21 @@ def make_tokenizer_portable(stage: Path) -> None:
 def edit(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Change a JSON file, and take what belongs to this machine out of it."""
     content = change(json.loads(path.read_text(encoding="utf-8")))
-    write_json(path, without_paths({key: value for key, value in content.items() if key not in HERE_ONLY}))
+    write_json(path, without_places({key: value for key, value in content.items() if key not in HERE_ONLY}))
+
+
+def without_places(value: Any) -> Any:
+    """``value`` with the texts that are a path on this machine cut to its last part.
+
+    Only whole texts: tokens such as "</s>", templates and prompts have slashes too, and must stay as they are.
+    """
+    if isinstance(value, dict):
+        return {key: item if key == "prompts" else without_places(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_places(item) for item in value]
+    if isinstance(value, str) and Path(value).is_absolute() and len(Path(value).parts) > 2 and "\n" not in value:
+        return last_part(value)
+    return value
 
 
 def portable_tokenizer(content: dict[str, Any]) -> dict[str, Any]:
@@ -50,6 +72,9 @@ def portable_tokenizer(content: dict[str, Any]) -> dict[str, Any]:
 def portable_config(content: dict[str, Any]) -> dict[str, Any]:
     """The older keys of rotary positions, which both versions read; transformers 4 passes over the newer one and takes
     10000 for theta."""
+    if content.get("is_causal") is False and "use_bidirectional_attention" not in content:
+        # the name that text-embeddings-inference reads
+        content = content | {"use_bidirectional_attention": True}
     rope = content.get("rope_parameters")
     if not rope:
         return content

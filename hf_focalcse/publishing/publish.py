@@ -13,12 +13,12 @@ from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
 from ..encoder.lora import public_base
 from ..errors import UserError
-from ..runs.atomic import write_text
+from ..runs.atomic import scratch_folder, write_text
 from ..runs.folder import ADAPTER_FILE
 from ..runs.record import RUN_FILE, RunRecord
 from ..runs.scores import RESULTS_FILE, Results
-from .export import check_libraries, check_template, export_model
-from .export_records import update_export
+from .export import check_libraries, check_place, check_template, export_model
+from .export_records import remembered, renew, update_export
 from .formats import ONNX_FILE, POOLING_FILE
 from .hub import Target, check_target, describe, host, push, with_owner
 from .manifest import CARD, MANIFEST, is_export, read_manifest
@@ -47,6 +47,8 @@ def export_folder(
     language: str | None = None,
     sentence_transformers: bool | None = None,
     onnx: bool | None = None,
+    quantized_onnx: bool | None = None,
+    truncate_dim: int | None = None,
     adapter_only: bool = False,
 ) -> None:
     """``focalcse export FOLDER``: export it and print where to, and what was checked."""
@@ -54,6 +56,8 @@ def export_folder(
         *(folder, output_dir, print),
         sentence_transformers=sentence_transformers,
         onnx=onnx,
+        quantized_onnx=quantized_onnx,
+        truncate_dim=truncate_dim,
         adapter_only=adapter_only,
         publication=describe_publication(Path(folder), None, license, language),
     )
@@ -86,6 +90,7 @@ def publish(
     language: str | None = None,
     sentence_transformers: bool | None = None,
     onnx: bool | None = None,
+    quantized_onnx: bool | None = None,
     adapter_only: bool = False,
     dry_run: bool = False,
     say: Callable[[str], Any] = print,
@@ -100,21 +105,68 @@ def publish(
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; give an export or the output folder of a training run")
+    if not (is_export(folder) or (folder / RUN_FILE).is_file()):
+        raise UserError(
+            f"{folder} is neither an export nor the output folder of a finished run, since it has no {RUN_FILE}; "
+            "nothing was written or sent"
+        )
     target = with_owner(target, folder, say)
     publication = describe_publication(folder, target.repo_id, license, language)
     if is_export(folder):
         check_holds(folder, sentence_transformers, onnx, adapter_only)
+    if dry_run:
+        rehearse(folder, target, publication, sentence_transformers, onnx, adapter_only, say)
+        return
+    if is_export(folder):
         if (folder / RUN_FILE).exists():
             update_export(folder, publication)
     else:
-        wanted = {"sentence_transformers": sentence_transformers, "onnx": onnx, "adapter_only": adapter_only}
+        wanted = {
+            "sentence_transformers": sentence_transformers,
+            "onnx": onnx,
+            "quantized_onnx": quantized_onnx,
+            "adapter_only": adapter_only,
+        }
         folder, found = export_again(folder, None, say, **wanted, publication=publication)
         checked = ", ".join(f"{library} {cosine:.8f}" for library, cosine in found.items())
         say(f"Exported to {folder}; lowest cosine to the checkpoint's vectors: {checked}")
-    if dry_run:
-        say(describe(folder, target))
-        return
     say(f"Published: {push(folder, target, say=say)}")
+
+
+def rehearse(
+    folder: Path,
+    target: Target,
+    publication: dict[str, Any],
+    sentence_transformers: bool | None,
+    onnx: bool | None,
+    adapter_only: bool,
+    say: Callable[[str], Any],
+) -> None:
+    """``--dry_run``: say what `publish` would send; the folder stays as it is.
+
+    Raises:
+        UserError: as `publish`.
+    """
+    if is_export(folder):
+        with tempfile.TemporaryDirectory() as place:
+            if (folder / RUN_FILE).exists():
+                renew(folder, publication, None, Path(place))
+            say(describe(folder, target, Path(place)))
+        return
+    hub = folder / "hub"
+    check_place(hub)
+    asked = {"sentence_transformers": sentence_transformers, "onnx": onnx}
+    wanted = remembered(folder, hub) | {key: value for key, value in asked.items() if value is not None}
+    with scratch_folder(hub) as place:
+        made, _ = export_model(
+            *(folder, place / hub.name),
+            sentence_transformers=wanted["sentence_transformers"],
+            onnx=wanted["onnx"],
+            adapter_only=adapter_only,
+            publication=publication,
+            remembering=False,
+        )
+        say(describe(made, target))
 
 
 def check_holds(
@@ -230,6 +282,6 @@ def publish_scores(
                 f"the scores are in {folder / RESULTS_FILE}"
             )
         # the push merges what was written by hand on the Hub into this card, so it starts as it was generated
-        write_text(stage / CARD, read_manifest(stage)["card"])
+        write_text(stage / CARD, read_manifest(stage)["card"] or "")
         update_export(stage, {"repo_id": repo_id}, results)
         say(f"Published: {push(stage, target, only=lambda _: True, say=say)}")

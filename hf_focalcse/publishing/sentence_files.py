@@ -82,7 +82,8 @@ def describe(model: Any) -> dict[str, Any]:
         "similarity_fn_name": model.similarity_fn_name,
     }
     truncated = {} if model.truncate_dim is None else {"truncate_dim": model.truncate_dim}
-    return recorded.get("carried", {}) | content | truncated
+    sizes = {"matryoshka_dims": model.matryoshka_dims} if model.matryoshka_dims else {}
+    return recorded.get("carried", {}) | content | truncated | sizes
 
 
 def versions(packages: Mapping[str, str]) -> dict[str, str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from typing import Any
 
 from ..data.template import NAMED, Template
 from ..encoder.poolers import pooler_of
@@ -27,18 +29,26 @@ WIDGET = [
 TEXTS = "[" + ", ".join(f'"{text}"' for text in EXAMPLES) + "]"
 
 
+def repository(publication: dict[str, Any]) -> str:
+    """The name that the code reads the encoder by: that of a repository, or the folder that holds the card."""
+    name = str(publication.get("repo_id") or "")
+    return name if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name, re.ASCII) else "."
+
+
 def usage(record: RunRecord, results: Results | None) -> Iterator[str]:
     """Code blocks, each under a line that names its library."""
     publication = record.publication
-    name = publication.get("repo_id") or "."
+    name = repository(publication)
     where = "" if "repo_id" in publication else "In this folder, from Python started in it. "
     cosine = publication.get("example_cosine")
     result = f"  # {cosine:.3f}" if cosine is not None else ""
+    size = record.model.get("truncate_dim")
     if publication.get("sentence_transformers"):
+        kept = f", truncate_dim={size}" if size else ""  # older versions do not read it from the folder
         yield (
             f"{where}With [sentence-transformers](https://www.sbert.net):\n\n```python\n"
             f"from sentence_transformers import SentenceTransformer\n\n"
-            f'model = SentenceTransformer("{name}")\nvectors = model.encode({TEXTS})\n'
+            f'model = SentenceTransformer("{name}"{kept})\nvectors = model.encode({TEXTS})\n'
             f'print(f"{{model.similarity(vectors[0], vectors[1]).item():.3f}}"){result}\n```\n'
         )
     yield (
@@ -50,24 +60,71 @@ def usage(record: RunRecord, results: Results | None) -> Iterator[str]:
         yield f"The base is loaded from `{base}`, and the adapter added to it by peft: `pip install peft`.\n"
     elif publication.get("sentence_transformers"):
         yield (
-            "With [text-embeddings-inference](https://github.com/huggingface/text-embeddings-inference):\n\n"
-            "```bash\n"
+            "With [text-embeddings-inference](https://github.com/huggingface/text-embeddings-inference)"
+            + (f", which keeps {size} dimensions only if it is asked to:\n\n" if size else ":\n\n")
+            + "```bash\n"
             f"text-embeddings-router --model-id {name} --port 8080 &\n"
             "curl --silent --retry 60 --retry-connrefused --retry-delay 1 http://127.0.0.1:8080/embed \\\n"
             "    -H 'Content-Type: application/json' \\\n"
-            '    -d \'{"inputs": ' + TEXTS + ', "truncate": true}\'\n```\n'
+            '    -d \'{"inputs": '
+            + TEXTS
+            + ', "truncate": true'
+            + (f', "dimensions": {size}' if size else "")
+            + "}'\n```\n"
+        )
+    if publication.get("readers"):
+        yield "Not every program reads it as it was trained:\n\n" + "".join(
+            f"- {of}\n" for of in publication["readers"]
         )
     if publication.get("onnx"):
-        yield (
-            "`onnx/model.onnx` takes `input_ids` and `attention_mask` and gives `sentence_embedding`, which is pooled "
-            "already, and `last_hidden_state`.\n"
+        yield from onnx_usage(record, name)
+
+
+def onnx_usage(record: RunRecord, name: str) -> Iterator[str]:
+    """What the ONNX files give, what the smaller one costs, and how transformers.js reads them."""
+    publication, size = record.publication, record.model.get("truncate_dim")
+    cut = f" and cut to {size} dimensions" if size else ""
+    yield (
+        "`onnx/model.onnx` takes `input_ids` and `attention_mask` and gives `sentence_embedding`, which is pooled"
+        f"{cut} already, and `last_hidden_state`{', which is neither' if size else ''}.\n"
+    )
+    cost = publication.get("quantized_onnx")
+    if cost:
+        scores = [cost["float_spearman"], cost["spearman"]]
+        judged = (
+            ""
+            if None in scores
+            else f"; Spearman x 100 on {cost['pairs']} graded pairs is {scores[1]:.2f} in place of {scores[0]:.2f}"
         )
+        yield (
+            f"`onnx/model_quantized.onnx` ({cost['megabytes']} MB in place of {cost['float_megabytes']} MB) has its "
+            "weights in 8 bits and computes in float32, so that a text has the same vector alone and beside others "
+            f"(lowest cosine {cost['alone']:.6f}). Against `onnx/model.onnx` the lowest cosine of {cost['texts']} "
+            f"texts is {cost['lowest_cosine']:.4f}, the mean {cost['mean_cosine']:.4f}{judged}.\n"
+        )
+    plain = record.model.get("plain") or {}
+    if plain.get("template"):  # what is done to the text before it is Python, see `filling`
+        return
+    prompt = plain.get("prompt")
+    texts = TEXTS if not prompt else f"{TEXTS}.map(text => {json.dumps(prompt)} + text)"
+    kind = "q8" if cost else "fp32"
+    yield (
+        "With [transformers.js](https://github.com/huggingface/transformers.js), in browsers and on Node.js:\n\n"
+        '```js\nimport { AutoModel, AutoTokenizer, cos_sim } from "@huggingface/transformers";\n\n'
+        f'const tokenizer = await AutoTokenizer.from_pretrained("{name}");\n'
+        f'const model = await AutoModel.from_pretrained("{name}", {{ dtype: "{kind}" }});\n'
+        f"const inputs = tokenizer({texts}, {{ padding: true, truncation: true }});\n"
+        "const { sentence_embedding } = await model(inputs);\n"
+        "const [one, other] = sentence_embedding.tolist();\nconsole.log(cos_sim(one, other));\n```\n"
+        "\nThere a text that is longer than the encoder reads loses its last special token with the rest, so its "
+        "vector differs a little.\n"
+    )
 
 
 def transformers_usage(record: RunRecord, results: Results | None) -> str:
     """Python that leaves ``vectors``."""
     model, publication = record.model, record.publication
-    name, row = publication.get("repo_id") or ".", pooler_of(model["pooler"])
+    name, row = repository(publication), pooler_of(model["pooler"])
     plain = model.get("plain") or {"auto": "AutoModel", "prompt": "", "before": [], "pool": row.code, "after": []}
     template = Template.of(plain["template"]) if plain.get("template") else None
     texts = f"[{json.dumps(plain['prompt'])} + text for text in {TEXTS}]" if plain["prompt"] else TEXTS

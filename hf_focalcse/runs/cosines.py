@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from .scores import IDENTITY, Results, set_of
 
 PAIRS_FILE = "pairs.npz"
 ABOUT = "about.json"
+DAMAGED = (OSError, EOFError, ValueError, KeyError, TypeError, RecursionError, zipfile.BadZipFile, zlib.error)
 TEXTS = "texts/"  # before the name of a set: which pairs or units these are
 UNITS = "units/"  # before the key of a score: the values whose mean it is
 
@@ -32,7 +34,7 @@ def write_cosines(folder: str | Path, results: Results) -> None:
     if file.exists() and model["weights_sha256"]:
         try:
             older, about = _read(file)
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # damaged: what it held is measured anew
+        except DAMAGED:  # what it held is measured anew
             older, about = {}, {"model": None}
         if about["model"] == model:
             sets, data = older | sets, about["data"] | data
@@ -77,7 +79,7 @@ def _kept(folder: str | Path, results: Results) -> dict[str, np.ndarray]:
         return {}
     try:
         sets, about = _read(file)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except DAMAGED as error:
         raise UserError(f"{file} cannot be read ({error}); delete it and evaluate again") from error
     model, data = results.metadata["model"], results.metadata["data"]
     if about["model"] != {key: model.get(key) for key in IDENTITY}:
@@ -88,4 +90,7 @@ def _kept(folder: str | Path, results: Results) -> dict[str, np.ndarray]:
 
 def _read(file: Path) -> tuple[dict[str, np.ndarray], dict]:
     with np.load(io.BytesIO(file.read_bytes())) as content:
-        return {key: content[key] for key in content.files if key != ABOUT}, json.loads(str(content[ABOUT]))
+        about = json.loads(str(content[ABOUT]))
+        if not all(isinstance(about.get(key), kind) for key, kind in {"model": dict | None, "data": dict}.items()):
+            raise ValueError(f"its {ABOUT} does not say what was measured")
+        return {key: content[key] for key in content.files if key != ABOUT}, about

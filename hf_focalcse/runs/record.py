@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, masked
 from ..options.field import listed
 from ..options.tables import paths
 from .atomic import write_json
@@ -23,10 +23,20 @@ ADDED_LATER = (  # fields that older files may lack
     *("publication", "step_memory", "dev_sets"),
     *("start", "differences", "start_differences"),
 )
-AS_PUBLISHED = "as published"  # the encoder before training, with the pooling that its checkpoint records
+TEXTS, NUMBERS, ROWS = "texts", "numbers by name", "rows"
+KINDS: dict[str, Any] = {  # field -> what it holds
+    **dict.fromkeys(("settings", "loss", "model", "data", "versions", "hardware", "step_memory", "publication"), dict),
+    **dict.fromkeys(("dev_sets", "differences", "start_differences"), dict),
+    **dict.fromkeys(("command", "alarms", "notes"), TEXTS),
+    **dict.fromkeys(("baseline", "start", "final"), NUMBERS),
+    **{"log": ROWS, "seed": int, "world_size": int, "seconds": float | int | None, "best": dict | None},
+    **{"recipe": str | None, "git_commit": str | None, "started": str, "baseline_of": str},
+}
+AS_PUBLISHED = "as published"  # the encoder before training, with the pooling and prompt that its checkpoint records
 # A path that stands out from other text: it begins at the root, the home folder or a drive, or with dots.
 PATH = re.compile(r"""(?<![\w.:/~\\)\]-])(?:[A-Za-z]:|~\w*|\.{1,2})?(?:[/\\][^\s/\\'"`,;:()\[\]]+)+[/\\]?""")
-SECRET = re.compile(r"\bhf_[A-Za-z0-9]{6,}")
+PROMPTS = ("prompt", "prompts")  # keys of texts that stay as they are, slashes too
+A_PATH = re.compile(r"(?:~\w*|\.{0,2}|[A-Za-z]:)[/\\]")  # the beginning of a value that is a path, spaces and all
 
 
 @dataclass
@@ -56,7 +66,7 @@ class RunRecord:
     dev_sets: dict[str, str] = field(default_factory=dict)  # dev set -> its sha256
     baseline: dict[str, float] = field(default_factory=dict)  # the dev scores before the first step
     baseline_of: str = ""  # "as published", or the pooling where nothing records one; see `baseline_name`
-    start: dict[str, float] = field(default_factory=dict)  # those with the run's pooling, where it is another
+    start: dict[str, float] = field(default_factory=dict)  # those as training starts, where it embeds otherwise
     final: dict[str, float] = field(default_factory=dict)  # the dev scores of what was saved
     differences: dict[str, dict[str, Any]] = field(default_factory=dict)  # score -> from baseline to final
     start_differences: dict[str, dict[str, Any]] = field(default_factory=dict)  # score -> from start to final
@@ -83,12 +93,16 @@ class RunRecord:
 
     @property
     def start_name(self) -> str:
-        """What the scores in ``start`` are of."""
-        return with_pooling(self.model.get("pooler", "unknown"))
+        """What the scores in ``start`` are of: the encoder with the run's pooling and, if that is not what it was
+        published with, its prompt or template."""
+        published = self.model.get("published") or {}  # older records do not say prompt and template
+        now = {"prompt": self.model.get("prompt"), "template": self.model.get("prompt_template") or ""}
+        new = any(published.get(name) not in (None, value) for name, value in now.items())
+        return f"with pooling {self.model.get('pooler', 'unknown')}{' and the new prompt' * new} before training"
 
     def save(self, folder: str | Path) -> Path:
-        """Write run.json into ``folder``, whole or not at all."""
-        return write_json(Path(folder) / RUN_FILE, asdict(self))
+        """Write run.json into ``folder``, whole or not at all, without tokens."""
+        return write_json(Path(folder) / RUN_FILE, without_secrets(asdict(self)))
 
     def publishable(self) -> RunRecord:
         """The record as it may be published: paths cut to their last part, and no text of the training data."""
@@ -103,6 +117,9 @@ class RunRecord:
         if self.model.get("base_model") != self.model.get("name_or_path"):
             local.add(self.model.get("name_or_path") or "")
         local.add(self.recipe or "")
+        values = [value for setting in self.settings.values() for value in listed(setting)]
+        values += [part.partition("=")[2] if part.startswith("--") else part for part in self.command]
+        local |= {value for value in values if isinstance(value, str) and A_PATH.match(value)}
         content = asdict(self)
         for name in ("command", "recipe", "settings", "model", "data", "notes", "alarms", "best"):
             content[name] = without_paths(content[name], local)
@@ -122,17 +139,34 @@ class RunRecord:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             content = {name: {} for name in ADDED_LATER} | {"baseline_of": ""} | content
+            for name, of in content.items():
+                if name in KINDS and not _is(of, KINDS[name]):
+                    raise ValueError(f"{name} is {str(of)[:60]!r}")
             return cls(**{f.name: content[f.name] for f in fields(cls)})
         except FileNotFoundError as error:
             raise UserError(f"there is no {path}; give the output folder of a training run") from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(f"{path} is not the record of a run ({error!r}); run the training again") from error
 
 
-def with_pooling(pooler: str) -> str:
-    """What the encoder is called that training starts from, where nothing records how it pools or another pooling was
-    asked for."""
-    return f"with pooling {pooler} before training"
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a value of run.json is of a kind of `KINDS`."""
+    if kind == TEXTS:
+        return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    if kind == ROWS:
+        return isinstance(value, list) and all(isinstance(one, dict) for one in value)
+    if kind == NUMBERS:
+        return isinstance(value, dict) and all(isinstance(one, int | float) for one in value.values())
+    return isinstance(value, kind)
+
+
+def without_secrets(value: Any) -> Any:
+    """``value`` with `masked` strings."""
+    if isinstance(value, dict):
+        return {key: without_secrets(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_secrets(item) for item in value]
+    return masked(value) if isinstance(value, str) else value
 
 
 def without_paths(value: Any, local: Iterable[str] = ()) -> Any:
@@ -141,14 +175,14 @@ def without_paths(value: Any, local: Iterable[str] = ()) -> Any:
     local: paths that are cut although they do not stand out from other text.
     """
     if isinstance(value, dict):
-        return {key: without_paths(item, local) for key, item in value.items()}
+        return {k: without_secrets(v) if k in PROMPTS else without_paths(v, local) for k, v in value.items()}
     if isinstance(value, list):
         return [without_paths(item, local) for item in value]
     if not isinstance(value, str):
         return value
     for path in sorted((p for p in local if "/" in p or "\\" in p), key=len, reverse=True):
         value = value.replace(path, last_part(path))
-    return SECRET.sub("hf_…", PATH.sub(lambda found: last_part(found[0]), value))
+    return masked(PATH.sub(lambda found: last_part(found[0]), value))
 
 
 def last_part(path: str) -> str:

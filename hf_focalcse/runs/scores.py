@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UserError
+from ..errors import UserError, on_one_line
 from .atomic import write_json
 from .environment import library_versions
 
@@ -29,6 +30,7 @@ SEVEN = {  # the tasks whose average papers print, in their order -> title
     "SICK-R": "SICK-R",
 }
 SUBSET = "subset:"
+SIZE = "dim:"
 MAIN_METRICS = ("mrr",)  # that a set is known by and that have no aggregation, beside MAP: a row for each kind of task
 
 
@@ -36,8 +38,9 @@ MAIN_METRICS = ("mrr",)  # that a set is known by and that have no aggregation, 
 class ScoreKey:
     """``task/split/aggregation/metric``, the name of one score.
 
-    aggregation: "all" (one correlation over all pairs), "mean" and "wmean" (of the subsets), "subset:NAME", or ""
-    where the metric has none, as in ``STSBenchmark/test/alignment``. The average of the seven test sets is the task
+    aggregation: "all" (one correlation over all pairs), "mean" and "wmean" (of the subsets), "subset:NAME", "dim:N"
+    (as the set's headline, of the first N dimensions of the vectors), or "" where the metric has none, as in
+    ``STSBenchmark/test/alignment``. The average of the seven test sets is the task
     "average", whose split says whose SICK-R is in it.
     """
 
@@ -74,8 +77,21 @@ class ScoreKey:
         return f"{self.task}/{self.split}"
 
     @property
+    def size(self) -> int | None:
+        """To how many dimensions the vectors were cut for this score beside the others; None for whole vectors."""
+        size = self.aggregation.removeprefix(SIZE)
+        return int(size) if self.aggregation.startswith(SIZE) and size.isdecimal() else None
+
+    def at(self, size: int | None) -> ScoreKey:
+        """The key of this score for vectors cut to ``size`` dimensions; None: for whole vectors."""
+        whole = "all" if self.metric == "spearman" else ""
+        return replace(self, aggregation=whole if size is None else f"{SIZE}{size}")
+
+    @property
     def is_headline(self) -> bool:
         """Whether a set is known by this score: Spearman over all pairs, MAP, or one of `MAIN_METRICS`."""
+        if self.size is not None:
+            return False
         of_pairs = (self.aggregation, self.metric) == ("all", "spearman")
         return of_pairs or self.is_ranking or (not self.aggregation and self.metric in MAIN_METRICS)
 
@@ -83,6 +99,11 @@ class ScoreKey:
     def title(self) -> str:
         """What the metric is called in tables: Spearman, MAP, MRR; of others their name in the key."""
         return {"spearman": "Spearman", "mrr": "MRR"}.get(self.metric, "MAP" if self.is_ranking else self.metric)
+
+    @property
+    def aside(self) -> str:
+        """`` (MRR)`` behind the name of a set; empty for Spearman, the usual one."""
+        return "" if self.metric == "spearman" else f" ({self.title})"
 
     @property
     def is_average(self) -> bool:
@@ -159,18 +180,33 @@ def is_headline(key: str) -> bool:
     return key.count("/") >= 2 and ScoreKey.parse(key).is_headline
 
 
+def measures(keys: Iterable[str]) -> str:
+    """``Spearman``, or ``Spearman or MRR``: what the scores of these keys are."""
+    return " or ".join(dict.fromkeys(ScoreKey.parse(key).title for key in keys))
+
+
 def averages(scores: Mapping[str, float], data: Mapping[str, Any]) -> dict[str, float]:
     """The mean of the seven, each rounded to two decimals first as in the field.
 
-    There is none where a set is missing or where the sets are not all read as the same kind of text.
+    There is none where a set is missing or where the sets are not all read as the same kind of text. There is one for
+    each size of vectors of which there are all seven.
     """
     found = {}
     for sick in SICK_SPLITS.values():
         sets = list(sick.test_sets())
         if all(key in data for key in sets) and len({data[key]["text"] for key in sets}) == 1:
-            seven = [round(scores[headline(key)], 2) for key in sets]
-            found[headline(sick.average)] = round(sum(seven) / len(seven), 6)
+            for size in (None, *sizes_of(scores)):
+                keys = [str(ScoreKey.headline(key).at(size)) for key in sets]
+                if all(key in scores for key in keys):
+                    seven = [round(scores[key], 2) for key in keys]
+                    average = str(ScoreKey.headline(sick.average).at(size))
+                    found[average] = round(sum(seven) / len(seven), 6)
     return found
+
+
+def sizes_of(scores: Iterable[str]) -> list[int]:
+    """The sizes of vectors that keys name beside the whole ones, the largest first."""
+    return sorted({size for key in scores if (size := ScoreKey.parse(key).size) is not None}, reverse=True)
 
 
 @dataclass
@@ -218,12 +254,15 @@ class Results:
             scores = json.loads(Path(path).read_text(encoding="utf-8"))
             details = scores.pop("metadata")
             known = details["format"] == FORMAT
-            for key in scores:
+            for key, score in scores.items():
                 ScoreKey.parse(key)
+                if not isinstance(score, int | float) or isinstance(score, bool) or not math.isfinite(score):
+                    raise ValueError(f"the score {key} is {score!r}")
         except FileNotFoundError:
             raise UserError(f"no such file: {path}; focalcse eval writes it") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{path} is not a results.json of focalcse ({type(error).__name__}: {error})") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            said = on_one_line(error)
+            raise UserError(f"{path} is not a results.json of focalcse ({type(error).__name__}: {said})") from error
         if not known:
             raise UserError(f"{path} has format {details['format']}, this version reads {FORMAT}; evaluate again")
         for key, kind in NEEDED.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .escaping import escape_markdown
+from .escaping import escape_markdown, escape_terminal
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Table:
 
     def lines(self, widths: Sequence[int] = ()) -> list[str]:
         """Header and rows, one line each; a column is as wide as its longest cell, and at least as ``widths`` says."""
-        table = [self.header, *self.rows]
+        table = [[*map(escape_terminal, row)] for row in (self.header, *self.rows)]
         columns = range(len(self.header))
         least = [*widths, *[0] * len(self.header)]
         wide = [max(least[i], *(len(row[i]) for row in table)) for i in columns]
@@ -38,8 +38,8 @@ class Table:
         """For the terminal: the caption, the header over a rule, the rows and the notes."""
         header, *rows = self.lines()
         rule = "-" * max(map(len, [header, *rows]))
-        above = [self.caption, ""] if self.caption else []
-        return "\n".join([*above, header, rule, *rows, *(f"\n{note}" for note in self.notes)])
+        above = [escape_terminal(self.caption), ""] if self.caption else []
+        return "\n".join([*above, header, rule, *rows, *(f"\n{escape_terminal(note)}" for note in self.notes)])
 
     def markdown(self, marked_up: bool = False) -> str:
         """For a README. marked_up: the text holds Markdown already and is not escaped."""

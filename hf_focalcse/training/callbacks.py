@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 from transformers.trainer_utils import IntervalStrategy
 
+from ..compat import set_loss_since_log
 from ..errors import Stopped, UserError
 from ..evaluation.metrics import alignment, uniformity
 from ..objectives.pairs import on_any_rank, rank
@@ -48,7 +49,10 @@ class StartOfTraining(TrainerCallback):
         if args.should_save:
             clear_stage(args.output_dir)
         trainer.accelerator.wait_for_everyone()
+        trainer.rebase_best()
         trainer.restore_objective()
+        if trainer.resumed_from is not None and trainer.loss_before:
+            set_loss_since_log(trainer, *trainer.loss_before)
         trainer.scorer.cost.restart()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:

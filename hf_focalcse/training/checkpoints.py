@@ -14,20 +14,25 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..options.tables import defaults, resumed
-from ..runs.atomic import write_json
+from ..options.tables import defaults, own_options
+from ..runs.atomic import equal_modes, write_json
 from ..runs.differing import differing
 
 MANIFEST = "checkpoint.json"
 STAGE = ".saving"  # what is being written lies here, and is moved when it is whole
 PATTERN = re.compile(r"checkpoint-(\d+)")
-RUN_FACTS = {  # besides the options whose role says so: what a resumed run must share with the uninterrupted one
+RUN_FACTS = {  # what a run is besides its options -> its name in messages
     "world_size": "number of processes",
     "engine": "engine",
+    "device": "device",
     "data": "training text (sha256)",
+    "dev": "dev set (sha256)",
+    "start": "weights that training starts from",
+    "tokenizer": "tokenizer",
+    "reference": "weights of the reference",
     "loss": "loss",
-    "pooler": "pooler",
     "objective": "objective",
+    "projection": "projection",
     "objective_settings": "settings of the objective",
     "lora": "LoRA",
     "base_weights": "the base encoder of LoRA (CRC-32 of its weights)",
@@ -59,7 +64,8 @@ def clear_stage(output_dir: str | Path) -> None:
 
 def publish(folder: Path, target: Path, run: dict[str, Any], resumable: bool) -> None:
     """List the files of a whole ``folder`` in its manifest and move it to ``target``, in place of what is there."""
-    files = {str(p.relative_to(folder)): _fingerprint(p) for p in sorted(folder.rglob("*")) if p.is_file()}
+    equal_modes(folder)
+    files = {p.relative_to(folder).as_posix(): _fingerprint(p) for p in sorted(folder.rglob("*")) if p.is_file()}
     write_json(folder / MANIFEST, {"format": 1, "resumable": resumable, "run": run, "files": files})
     if target.exists():
         remove(target)
@@ -69,6 +75,7 @@ def publish(folder: Path, target: Path, run: dict[str, Any], resumable: bool) ->
 
 def publish_files(folder: Path, target: Path) -> None:
     """Move the whole files of ``folder``, and of folders in it, into ``target``, one by one."""
+    equal_modes(folder)
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         place = target / file.relative_to(folder)
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -107,25 +114,34 @@ def rotate(output_dir: str | Path, limit: int | None, best: str | None) -> None:
         remove(checkpoint)
 
 
-def damage(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint, or None if every file of its manifest is as it was written."""
+def damage(checkpoint: Path, whole: bool = True) -> str | None:
+    """What is wrong with a checkpoint, or None if every file of its manifest is as it was written.
+
+    whole: it must have an optimizer to go on with.
+    """
     try:
         manifest = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
-        files, resumable = manifest["files"], manifest["resumable"]
+        files, resumable, of_run = manifest["files"], manifest["resumable"], manifest["run"]
     except FileNotFoundError:
         return f"it has no {MANIFEST}, so it is incomplete or was not written by this program"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OSError, RecursionError):
+        return f"its {MANIFEST} cannot be read"
+    if not (isinstance(files, dict) and isinstance(of_run, dict)):
         return f"its {MANIFEST} cannot be read"
     for name, expected in files.items():
+        if not (isinstance(expected, list) and len(expected) == 2 and isinstance(expected[0], int)):
+            return f"its {MANIFEST} cannot be read"
         try:
-            found = _fingerprint(checkpoint / name)
+            found = _fingerprint(checkpoint / name.replace("\\", "/"))  # as version 0.1 wrote them on Windows
         except OSError as error:
             return f"{name} cannot be read ({error.strerror})"
         if found[0] != expected[0]:
             return f"{name} has {found[0]:,} bytes where {expected[0]:,} were written"
         if found != expected:
             return f"the content of {name} is not what was written"
-    return None if resumable else "it was saved with --save_only_model, so it has no optimizer to go on with"
+    if resumable or not whole:
+        return None
+    return "it was saved with --save_only_model, so it has no optimizer to go on with"
 
 
 def find_checkpoint(output_dir: str | Path, asked: str) -> Checkpoint | None:
@@ -165,14 +181,26 @@ def find_checkpoint(output_dir: str | Path, asked: str) -> Checkpoint | None:
 
 
 def differences_of_run(checkpoint: Checkpoint, run: dict[str, Any]) -> list[str]:
-    """What differs between the run of a checkpoint and this one, in words. An option that is younger than the
-    checkpoint had its default."""
-    unknown = {"pooler": run.get("pooler")}  # a checkpoint of version 0.1 that has no config beside it
-    before = UNNAMED | unknown | {key: defaults()[key] for key in resumed() if key in defaults()} | checkpoint.run
-    names = {key: name for key, name in (RUN_FACTS | resumed()).items() if key in run}
-    found = differing(*({key: of.get(key) for key in names} for of in (before, run)))
-    found = {key: found[key] for key in names if key in found}  # the facts of the run before its options
-    return [f"{names[key]} was {there!r} and is {here!r}" for key, (there, here) in found.items()]
+    """What differs between the run of a checkpoint and this one, in words.
+
+    An option that is younger than the checkpoint had its default. Of a checkpoint of an older version, which does not
+    have its ``start``, only that is compared which it recorded.
+    """
+    before = UNNAMED | checkpoint.run
+    if "start" in checkpoint.run:
+        before = defaults() | before
+        names = [key for key in run if key in before or key in own_options()]
+    else:
+        names = [key for key in run if key in before or key == "pooler"]
+    found = differing(*({key: _plain(of.get(key)) for key in names} for of in (before, run)))
+    first = [key for key in RUN_FACTS if key in found]
+    return [f"{RUN_FACTS.get(key, f'--{key}')} was {found[key][0]!r} and is {found[key][1]!r}"
+            for key in [*first, *(key for key in found if key not in first)]]  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    """As a manifest holds it."""
+    return json.loads(json.dumps(value, default=str))
 
 
 def saving_failed(error: Exception, output_dir: str | Path) -> UserError:

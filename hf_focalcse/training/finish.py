@@ -14,8 +14,9 @@ from ..encoder.adapters import ADAPTER_FOLDER
 from ..encoder.loading import load_model
 from ..encoder.lora import describe_lora
 from ..encoder.saving import HEAD_FILE
+from ..errors import UserError
 from ..evaluation import differences, evaluate_sts
-from ..evaluation.identity import as_encoder
+from ..evaluation.identity import as_encoder, sizes_of_encoder
 from ..evaluation.verdict import kept, told
 from ..publishing.card import write_card
 from ..publishing.hub import Target, push, with_owner
@@ -23,8 +24,8 @@ from ..publishing.inherited import inherited_licence
 from ..publishing.plain import plain_steps
 from ..publishing.plots import draw_plots
 from ..publishing.publish import export_again
-from ..runs.cosines import write_cosines
-from ..runs.folder import ADAPTER_FILE, WEIGHTS_FILE
+from ..runs.cosines import PAIRS_FILE, write_cosines
+from ..runs.folder import ADAPTER_FILE, WEIGHTS_FILE, read_results
 from ..runs.record import RUN_FILE, RunRecord, file_sha256
 from ..runs.scores import RESULTS_FILE, Results, is_headline
 from .engines import whole_model
@@ -48,7 +49,7 @@ def make_record(trainer: Any) -> RunRecord:
     if state.best_metric is not None and trainer.args.load_best_model_at_end:
         step, metric = state.best_global_step, trainer.args.metric_for_best_model
         best = {"step": step, "metric": metric, "value": state.best_metric}
-    return RunRecord(
+    record = RunRecord(
         command=[],
         recipe=None,
         settings={key: value for key, value in trainer.args.to_dict().items() if "token" not in key},
@@ -77,11 +78,12 @@ def make_record(trainer: Any) -> RunRecord:
         world_size=trainer.args.world_size,
         log=state.log_history,
         baseline=trainer.baseline,
-        baseline_of=before.name(model.pooler_name) if before.baseline else "",
         start=before.start.scores if before.published and before.start else {},
         best=best,
         alarms=list(trainer.alarms),
     )
+    record.baseline_of = before.name(record.start_name) if before.baseline else ""
+    return record
 
 
 def finish_run(trainer: Any, folder: Path) -> RunRecord:
@@ -117,6 +119,8 @@ def finish_run(trainer: Any, folder: Path) -> RunRecord:
     if results:
         results.write(folder / RESULTS_FILE)
         write_cosines(folder, results)
+    else:
+        record.notes += list(drop_scores_of_others(folder, weights))
     record.save(folder)
     draw_plots(folder)
     write_card(folder)
@@ -124,12 +128,25 @@ def finish_run(trainer: Any, folder: Path) -> RunRecord:
     return record
 
 
+def drop_scores_of_others(folder: Path, weights: str) -> Iterator[str]:
+    """Remove scores of other weights, which an earlier part of the run has left; the note that says so."""
+    try:
+        results = read_results(folder)
+        others = results is not None and results.metadata["model"].get("weights_sha256") != weights
+    except UserError:  # damaged
+        others = True
+    if others:
+        for name in (RESULTS_FILE, PAIRS_FILE):
+            (folder / name).unlink(missing_ok=True)
+        yield f"{RESULTS_FILE} held scores of other weights, which are removed; evaluate the folder again"
+
+
 def judge(trainer: Any, folder: Path, weights: str) -> Results:
     """Scores of the saved encoder on the dev tasks."""
     with whole_model():
         saved = load_model(str(folder)).to(trainer.args.device)
     encoder, identity = as_encoder(saved, trainer.args.per_device_eval_batch_size, str(folder), weights)
-    return evaluate_sts(encoder, trainer.dev, progress=False, model=identity)
+    return evaluate_sts(encoder, trainer.dev, progress=False, model=identity, sizes=sizes_of_encoder(saved))
 
 
 def renew_card(trainer: Any, language: str | None, license: str | None) -> None:

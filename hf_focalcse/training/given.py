@@ -12,22 +12,24 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 from transformers import set_seed
+from transformers.utils import logging
 
-from ..data.formats import require_columns
-from ..data.given import KNOWN, SOURCE, measure_lengths, take_rows
+from ..data.formats import called, require_columns
+from ..data.given import KNOWN, SOURCE, GivenSentences, measure_lengths, take_rows
 from ..data.pairs import PairRows, header_of, pairs_of, read_pairs, usual_columns
 from ..data.views import Collator
 from ..encoder.head import FocalCLMixin
 from ..encoder.loading import load_model, require_projection
 from ..encoder.packaged import resolve_model
+from ..encoder.reading import find_unread
 from ..errors import UserError
 from ..evaluation import PairSet, read_tasks
-from ..evaluation.pair_sets import pair_of
+from ..evaluation.pair_sets import COLUMNS, OTHER_NAMES, pair_of
 from ..losses import ContrastiveLoss, build_loss
 from .engines import whole_model
 
+logger = logging.get_logger(__name__)
 DEFAULT_LOSS = "focal"
-COLUMNS = ("sentence1", "sentence2", "score")  # of labelled pairs
 STREAM = "a stream"  # in records and on cards
 TASK = ("key", "headline", "texts", "score")  # what an object has that is a task, see `Task`
 
@@ -153,6 +155,8 @@ def take_sentences(data: Any, collator: Collator, tokenizer: Any, args: Any) -> 
             "with dataloader_drop_last=True"
         )
     measure_lengths(rows, tokenizer, collator.max_seq_length)
+    if isinstance(rows, GivenSentences) and (unread := find_unread(tokenizer, rows)) is not None:
+        logger.warning("%s", unread)
     return rows
 
 
@@ -274,6 +278,11 @@ def pair_set(rows: Any, name: str, what: str) -> PairSet:
     if not isinstance(first, Mapping):
         empty = "empty" if first is None else f"made of {type(first).__name__}"
         raise UserError(f"{what} is {empty}; labelled pairs have the columns {', '.join(COLUMNS)}")
-    require_columns(COLUMNS, list(map(str, first)), what)
-    pairs = tuple(pair_of(f"{what}, row {number}", dict(row)) for number, row in enumerate(rows))
+    found = list(map(str, first))
+    names = dict(zip(COLUMNS, called(COLUMNS, found, OTHER_NAMES), strict=True))
+    require_columns(list(names.values()), found, what)
+    pairs = tuple(
+        pair_of(f"{what}, row {number}", row | {column: row[name] for column, name in names.items()})
+        for number, row in enumerate(map(dict, rows))
+    )
     return PairSet(name.replace("/", "-"), "dataset", pairs, source=SOURCE)

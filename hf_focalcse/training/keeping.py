@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +14,19 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.serialization import register_package
+from transformers import TrainerState
 from transformers.utils import logging
 
-from ..compat import save_unpublished
+from ..compat import kept_out_of_files, loss_since_log, save_unpublished
 from ..encoder.adapters import ADAPTER_FOLDER, CONFIG_FILE
 from ..encoder.loading import load_model
 from ..encoder.lora import read_adapter_weights, write_adapter
 from ..errors import UserError
 from ..objectives import Objective
 from ..publishing.formats import write_sentence_transformers
+from ..runs.atomic import clear_drafts
 from ..runs.folder import WEIGHTS_FILE
+from ..runs.locking import locked
 from . import checkpoints
 from .alarms import Alarms
 from .checkpoints import Checkpoint, find_checkpoint
@@ -62,6 +68,7 @@ class KeepingTrainer(RefusingTrainer):
     args: Any
     _staging = False
     resumed_from: Path | None = None  # the checkpoint that the run, or its newest part, started from
+    loss_before: Any = None  # the sum of losses since the last log line before that checkpoint, and that line's step
     seconds_before: float | None = 0.0  # of the run before the checkpoint that it was resumed from; None: not known
 
     @property
@@ -77,6 +84,20 @@ class KeepingTrainer(RefusingTrainer):
         raise NotImplementedError
 
     # ---- writing
+
+    @contextmanager
+    def hold_output(self) -> Iterator[None]:
+        """Within it no other run can write into the output folder; the first process holds it for all.
+
+        Raises:
+            UserError: another run does.
+        """
+        if self.args.process_index > 0:
+            yield
+            return
+        with locked(str(self.args.output_dir)):
+            clear_drafts(Path(str(self.args.output_dir)))
+            yield
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Trainer's, with the files that SentenceTransformer reads. Of an encoder that is trained by LoRA a checkpoint
@@ -113,12 +134,18 @@ class KeepingTrainer(RefusingTrainer):
         self.state.best_model_checkpoint = (
             str(folder / name) if self.state.best_global_step == self.state.global_step else best_before
         )
+        total, since = loss_since_log(self)
+        total = self.accelerator.gather(total.reshape(1)).mean().item()
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             try:
                 (staged / "training_args.bin").unlink(missing_ok=True)  # a pickle; run.json says the same
                 self.state.save_to_json(str(staged / "trainer_state.json"))  # with the best one's final place
-                run = self.run_identity() | {"seconds": round(self.seconds, 1)}
+                run = self.run_identity() | {
+                    "seconds": round(self.seconds, 1),
+                    "alarms": self.alarms.kept(),
+                    "loss_since_log": [total, since],
+                }
                 checkpoints.publish(staged, folder / name, run, not self.args.save_only_model)
                 checkpoints.rotate(folder, self.args.save_total_limit, self.state.best_model_checkpoint)
             except OSError as error:
@@ -167,13 +194,35 @@ class KeepingTrainer(RefusingTrainer):
                 f"there is no checkpoint in {self.args.output_dir} yet: training starts from the beginning"
             )
             return None
+        self.alarms.restore(checkpoint.run.get("alarms", {}))
         for note in checkpoint.notes:
             self.alarms.add(note)
         self._require_same_run(checkpoint)
         self.seconds_before = checkpoint.run.get("seconds")
+        self.loss_before = checkpoint.run.get("loss_since_log")
         self.resumed_from = Path(checkpoint.path)
         logger.warning("resuming from %s", checkpoint.path)
         return str(checkpoint.path)
+
+    def rebase_best(self) -> None:
+        """Find the best checkpoint of a resumed run by its name: its folder may have been moved, or recorded as seen
+        from another working directory. Called when the state of the checkpoint is read.
+        """
+        if self.resumed_from is None:
+            return
+        state = TrainerState.load_from_json(str(self.resumed_from / "trainer_state.json"))
+        if state.best_model_checkpoint is None:
+            return
+        name = re.split(r"[/\\]", state.best_model_checkpoint)[-1]
+        places = [Path(str(self.args.output_dir)) / name, self.resumed_from.parent / name]
+        found = next((place for place in places if checkpoints.damage(place, whole=False) is None), None)
+        self.state.best_model_checkpoint = None if found is None else str(found)
+        if found is None:
+            self.alarms.add(
+                f"the best checkpoint before resuming ({name}, {self.args.metric_for_best_model} "
+                f"{self.state.best_metric}) is not there any more: the best of those that follow is kept"
+            )
+            self.state.best_metric = self.state.best_global_step = None
 
     def _require_same_run(self, checkpoint: Checkpoint) -> None:
         differences = checkpoints.differences_of_run(checkpoint, self.run_identity())
@@ -233,6 +282,23 @@ class KeepingTrainer(RefusingTrainer):
         """What the side files of a checkpoint must hold."""
         names = set(self.train_objective.kept())
         return names - {name for name, _ in self.train_objective.named_parameters()} if self._sharded else names
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Trainer's, which loads leniently: weights that are missing or too many are those of another encoder.
+
+        Raises:
+            UserError: there are such weights.
+        """
+        elsewhere = kept_out_of_files(self.encoder)  # in files of their own, or tied to others
+        apart = [key for key in load_result.missing_keys if key not in elsewhere and not key.startswith("objective.")]
+        for what, names in (("lacks", apart), ("has beside its own", list(load_result.unexpected_keys))):
+            if names:
+                raise UserError(
+                    f"the checkpoint that is loaded {what} {len(names)} weights of {type(self.encoder).__name__}, "
+                    f"such as {min(names)!r}: it is of another encoder or damaged; train with the encoder that it "
+                    "was made of, or start again with --overwrite_output_dir"
+                )
+        super()._issue_warnings_after_load(load_result)
 
     # ---- encoders whose projection lies in a side file; FSDP2 and ZeRO keep it with the rest
 

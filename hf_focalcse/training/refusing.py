@@ -55,6 +55,18 @@ def refused_as(flag: str, remedy: str) -> Iterator[None]:
         raise UserError(f"{flag} cannot be used: {' '.join(str(error).split())}; {remedy}") from error
 
 
+@contextmanager
+def plain_errors_of_workers() -> Iterator[None]:
+    """A refusal of a process that reads sentences, without the traceback that torch puts around it."""
+    try:
+        yield
+    except UserError as error:
+        mark = f"{UserError.__name__}: "
+        if "Traceback" not in str(error) or mark not in str(error):
+            raise
+        raise UserError(str(error).rpartition(mark)[2].strip()) from None
+
+
 class RefusingTrainer(Trainer):
     """Trainer's own loop over evaluation data, which encodes no sentence, refuses to run; and what cannot be made of
     the arguments is refused by their names."""

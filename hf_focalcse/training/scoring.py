@@ -15,9 +15,10 @@ from transformers.utils import logging
 
 from ..errors import UserError, suggest
 from ..evaluation import PairSet, Results, evaluate_sts
+from ..evaluation.identity import sizes_of_encoder
 from ..objectives.pairs import gather_rows
 from ..runs.scores import ScoreKey, headlines
-from .baseline import Before, other_pooling, score_before
+from .baseline import Before, departures, score_before
 from .callbacks import COST_LIMIT, DevCost, measure_pairs, measure_views
 from .memory import refusing_out_of_memory
 
@@ -68,7 +69,9 @@ class Scorer:
             self.cost.scoring(),
             refusing_out_of_memory(lambda: f"out of memory while scoring the dev set with {size}; lower it"),
         ):
-            return evaluate_sts(SimpleNamespace(encode=self.encode), tasks, progress=progress)
+            return evaluate_sts(
+                SimpleNamespace(encode=self.encode), tasks, progress=progress, sizes=sizes_of_encoder(trainer.encoder)
+            )
 
     def score_baseline(self) -> dict[str, float]:
         """Score the encoder before the first step: as published and, where the run pools otherwise, as it starts.
@@ -83,12 +86,12 @@ class Scorer:
 
     def begin(self) -> None:
         """Before a run: score the encoder unless that was done, and where no command line has said that it is trained
-        with another pooling than the one that it was published with, say so."""
+        with another pooling or prompt than it was published with, say so."""
         if self.dev and self.before.baseline is None:
             self.score_baseline()
-        said = other_pooling(self.trainer.encoder) if self.trainer.record is None else None
-        if said and self.trainer.is_world_process_zero():
-            logger.warning("%s", said)
+        if self.trainer.record is None and self.trainer.is_world_process_zero():
+            for said in departures(self.trainer.encoder):
+                logger.warning("%s", said)
 
     def require_metric(self, names: Iterable[str]) -> None:
         """Raise UserError unless the score that is to choose the best checkpoint is one of ``names``."""
@@ -139,9 +142,13 @@ class Scorer:
         expected = cost.expected(step, every) if self._by_steps() else share
         if enough is not None and expected is not None and expected > COST_LIMIT and not self._warned:
             self._warned = True
+            short = enough > self.trainer.state.max_steps
             logger.warning(
-                "scoring the dev set takes %.1f s, %.0f %% of the run; --eval_steps %d would hold it at %.0f %%",
-                *(cost.last, 100 * expected, enough, 100 * COST_LIMIT),
+                "scoring the dev set takes %.1f s, %.0f %% of the run; %s",
+                *(cost.last, 100 * expected),
+                "the run is too short for less"
+                if short
+                else f"--eval_steps {enough} would hold it at {100 * COST_LIMIT:g} %",
             )
         return found | {f"{prefix}_share_of_run": round(share, 4)}
 

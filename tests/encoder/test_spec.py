@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 import torch
 from tiny import SENTENCES, record_mean, save_tiny
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_focalcse.data.views import Views
-from hf_focalcse.encoder.augment import build_augmentations
 from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.encoder.prompts import add_prompt, choose_prompt
 from hf_focalcse.errors import UserError
@@ -56,7 +54,7 @@ def test_a_prompt_stands_before_every_text(tmp_path):
     prompted = [{"text": f"the man {text}"} for text in SENTENCES]
     one = Views(model.tokenizer, 32).prompted(model.prompt)(rows)
     other = Views(model.tokenizer, 32)(prompted)
-    assert torch.equal(one["input_ids"], other["input_ids"]) and not torch.equal(one["text_ids"], other["text_ids"])
+    assert torch.equal(one["input_ids"], other["input_ids"]) and torch.equal(one["text_ids"], other["text_ids"])
     with pytest.raises(UserError, match=r"holds the special token '\[MASK\]'"):
         Views(model.tokenizer, 32).prompted("a [MASK] ")
     # and it is kept
@@ -141,10 +139,13 @@ def test_modules_of_other_packages_are_refused(tmp_path):
     ("change", "said"),
     [
         ({"peft_type": "IA3"}, "is a IA3 adapter of .*; only LoRA can be merged here"),
-        ({"use_dora": True}, "with use_dora True, .*merge_and_unload"),
+        ({"bias": "all"}, "with bias 'all', .*merge_and_unload"),
+        ({"r": None}, "has no r, which must be a whole number from 1"),
         ({"base_model_name_or_path": None}, "does not name its base"),
         ({"base_model_name_or_path": "/nowhere"}, "is an adapter, and its base cannot be read"),
         ({}, "has no adapter_model.safetensors"),
+        ({"r": "4"}, "adapter_config.json of .* has r '4'; it must be a whole number from 1"),
+        ({"lora_alpha": None}, "has no lora_alpha, which must be a number"),
     ],
 )
 def test_adapters_that_cannot_be_merged_are_refused(tmp_path, change, said):
@@ -154,24 +155,3 @@ def test_adapters_that_cannot_be_merged_are_refused(tmp_path, change, said):
     (tmp_path / "adapter/adapter_config.json").write_text(json.dumps(adapter))
     with pytest.raises(UserError, match=said):
         load_model(str(tmp_path / "adapter"))
-
-
-class NoDoubles(TorchDispatchMode):
-    """Refuses float64, as MPS does."""
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        found = function(*args, **(kwargs or {}))
-        if isinstance(found, torch.Tensor) and found.dtype == torch.float64:
-            raise TypeError("this device has no float64")
-        return found
-
-
-def test_a_step_makes_no_float64_on_the_device(tmp_path):
-    model = load_model(str(record_mean(save_tiny(tmp_path)))).train()
-    batch = Views(model.tokenizer, 32)([{"text": text} for text in SENTENCES])
-    with NoDoubles():
-        for name in ("token_shuffle", "token_cutoff:0.2", "span_cutoff", "feature_cutoff"):
-            model.augmentations = build_augmentations([name])
-            model(batch["input_ids"], batch["attention_mask"]).sum().backward()
-        with pytest.raises(TypeError, match="no float64"):
-            torch.ones(1).double()

@@ -74,7 +74,7 @@ def test_a_character_of_several_tokens_is_not_torn(tmp_path):
     raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw)
     texts = ["ab🙂c", "🙂", "", "ab"]
-    assert Template.of("<{text}>").fill(tokenizer, texts, 4) == ["<ab>", "<>" if False else "<🙂>", "<>", "<ab>"]
+    assert Template.of("<{text}>").fill(tokenizer, texts, 4) == ["<ab>", "<🙂>", "<>", "<ab>"]
 
 
 def test_training_does_not_punctuate_what_evaluation_does(tmp_path):
@@ -85,7 +85,6 @@ def test_training_does_not_punctuate_what_evaluation_does(tmp_path):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    pytest.importorskip("peft")
     folder = write_inputs(tmp_path_factory.mktemp("prompteol"))
     decoder(folder / "decoder")
     line = TRAIN.format(folder).replace("/tiny ", "/decoder ") + " --pooler last --lora --learning_rate 0.01"

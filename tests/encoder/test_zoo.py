@@ -6,6 +6,7 @@ From the folder, after a training step that changes nothing, and after the expor
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -113,3 +114,29 @@ def test_training_and_export_keep_what_the_base_says(zoo, tmp_path, kind):
     said, base = (json.loads((of / "config_sentence_transformers.json").read_text()) for of in (stage, folder / kind))
     for key in base.keys() - {"__version__"}:
         assert said[key] == base[key], key
+
+
+@pytest.mark.exhaustive
+def test_further_layouts_of_the_hub_give_the_vectors_of_sentence_transformers(shared, tmp_path):
+    """From the folder and from its export, read here and there."""
+    from sentence_transformers import SentenceTransformer
+
+    script = Path(__file__).parents[1] / "support/wild_zoo.py"
+    command = [sys.executable, str(script), str(shared / "prototypes/encoder_zoo.py"), str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    expected = json.loads((tmp_path / "expected.json").read_text(encoding="utf-8"))
+    texts, wrong = expected["sentences"], {}
+    assert len(expected["kinds"]) > 50
+    for kind, row in expected["kinds"].items():
+        model = load_model(str(tmp_path / kind))
+        stage = tmp_path / f"{kind}-export"
+        stage.mkdir()
+        write_sentence_transformers(model, stage, write_encoder(model, stage))
+        others = model, SentenceTransformer(str(stage), device="cpu"), load_model(str(stage))
+        for name in ("vectors", "query", "document"):
+            encode = {"vectors": "encode"}.get(name, f"encode_{name}")
+            wanted = row.get(name, row["vectors"])
+            found = [lowest(getattr(other, encode)(texts), wanted) for other in others]
+            wrong |= {(kind, name): found} if min(found) < CLOSE else {}
+        assert model.max_length() == row.get("max_seq_length", model.max_length()), kind
+    assert not wrong

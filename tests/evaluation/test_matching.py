@@ -66,6 +66,9 @@ def test_it_is_known_by_its_mrr_and_its_data_by_a_hash(tmp_path):
     other = MatchSet("mine", "copies", SET.queries, (*SET.candidates[:-1], "another z"), "here")
     assert other.describe()["sha256"] != data["sha256"]
     assert (other.fingerprints() != SET.fingerprints()).tolist() == [False] * 25 + [True]
+    asked = MatchSet("mine", "copies", (*SET.queries[:-1], "another z"), SET.candidates, "here")
+    assert len({of.describe()["sha256"] for of in (SET, other, asked)}) == 3
+    assert (asked.fingerprints() != SET.fingerprints()).tolist() == [False] * 25 + [True]
 
 
 @pytest.mark.parametrize(

@@ -91,8 +91,8 @@ def test_the_sentence_on_the_highest_mean_says_seeds_gap_and_loss(runs):
     (of_dev,) = [sections._highest(start, groups, KEY, "STS-B dev") for start, groups in study.starts().items()]
     assert of_dev == (
         "all-minilm (cls): the highest mean STS-B dev is that of focal (83.83, ± 0.76, 3 seeds), 4.83 above its start "
-        "(79.00); below the start: wide. Next is infonce (83.50, ± 0.35, 2 seeds), 0.33 lower: less than the spread "
-        "over seeds. Groups of one seed (1) are left out of this sentence."
+        "(79.00; 95 % over seeds +2.94 to +6.73); below the start: wide. Next is infonce (83.50, ± 0.35, 2 seeds), "
+        "0.33 lower: less than the spread over seeds. Groups of one seed (1) are left out of this sentence."
     )
 
 
@@ -100,6 +100,14 @@ def test_interval_is_students_t():
     summary = Summary.of([83.0, 84.0, 84.5])
     assert summary.interval() == pytest.approx(stats.t.interval(0.95, 2, summary.mean, stats.sem([83.0, 84.0, 84.5])))
     assert Summary.of([1.5]).interval() == (1.5, 1.5) and Summary.of([1.5]).sd is None and Summary.of([]) is None
+
+
+def test_a_mean_is_above_or_below_a_score_only_where_its_interval_leaves_it_out():
+    summary = Summary.of([83.0, 84.0, 84.5])  # 81.94 to 85.73
+    assert summary.against(81.0, "x") == "2.83 above x (81.00; 95 % over seeds +0.94 to +4.73)"
+    assert summary.against(86.0, "x") == "2.17 BELOW x (86.00; 95 % over seeds -4.06 to -0.27)"
+    assert summary.against(83.0, "x") == "not told apart from x (83.00; 95 % over seeds -1.06 to +2.73)"
+    assert Summary.of([80.0]).against(83.0, "x") == "-3.00 against x (83.00; one seed, no interval)"
 
 
 def test_curves_begin_before_training_and_average_the_steps_all_have(runs):
@@ -281,6 +289,17 @@ def test_the_encoder_as_published_has_a_row_where_another_pooling_was_trained(ru
         record = json.loads((folder / "run.json").read_text())
         (folder / "run.json").write_text(json.dumps(record | {"start": {}}))
     assert {group.runs[0].before_is for group in read_study([runs]).groups} == {"as published"}
+
+
+def test_the_table_says_which_score_is_no_spearman(runs):
+    text = write(runs)[1]
+    assert "Scores are Spearman x 100" in text and "Spearman x 100. Bold" in text
+    for folder in runs.iterdir():
+        record = json.loads((folder / "run.json").read_text())
+        (folder / "run.json").write_text(json.dumps(record | {"final": record["final"] | {"q/copies/mrr": 54.0}}))
+    text = write(runs)[1]
+    assert "Scores are Spearman or MRR x 100" in text and "Spearman or MRR x 100. Bold" in text
+    assert "| q/copies (MRR) |" in text
 
 
 def test_the_baseline_that_was_evaluated_alone_fills_the_row_before_training(runs):

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import random
 import re
 import signal
 import struct
@@ -595,6 +596,34 @@ def test_runs_killed_in_the_middle_and_started_again(material, begin):
     third = begin(material, grid, "--runs", runs)
     said, _ = third.communicate(timeout=PATIENCE)
     assert third.returncode == 0 and "4 runs (4 finished)" in said and len(journal(runs)) == len(before) + len(after)
+
+
+@pytest.mark.exhaustive
+def test_twenty_kills_at_random_moments(material, begin):
+    """No run is lost or torn, and the last sweep leaves what an undisturbed one does."""
+    draw = random.Random(5)
+    grid = write(material, {"loss": ["focal", "infonce"]}, "two", {"max_steps": 30, "eval_steps": 3})
+    began = time.monotonic()
+    said, _ = begin(material, grid, "--runs", material / "whole").communicate(timeout=PATIENCE)
+    took = time.monotonic() - began
+    for number in range(20):
+        sweeping_ = begin(material, grid, "--runs", material / "cut")
+        time.sleep(draw.uniform(0.1, 0.6) * took)
+        children = psutil.Process(sweeping_.pid).children(recursive=True) if sweeping_.poll() is None else []
+        sweeping_.send_signal(draw.choice([signal.SIGKILL, signal.SIGTERM]))
+        for child in children if number % 2 else ():
+            with suppress(psutil.Error):
+                child.kill()
+        sweeping_.communicate()
+        psutil.wait_procs(children, timeout=PATIENCE)
+        for file in (material / "cut").glob("*/run.json"):
+            RunRecord.load(file.parent)
+    said, _ = begin(material, grid, "--runs", material / "cut").communicate(timeout=PATIENCE)
+    assert "2 of 2 runs are finished" in said, said
+    for name in ("loss-focal", "loss-infonce"):
+        one, other = (material / of / name / "model.safetensors" for of in ("whole", "cut"))
+        assert one.read_bytes() == other.read_bytes(), name
+        assert not [path.name for path in other.parent.iterdir() if path.name.startswith(".")]
 
 
 @pytest.mark.slow

@@ -329,7 +329,9 @@ def test_reference_is_the_cosine_of_the_frozen_vectors_without_gradient():
 
 def test_what_the_loss_would_be_untrained_and_collapsed():
     plain = build_loss("dclr", noise_ratio=0.0).bounds(64, 384)
-    assert plain == pytest.approx({"loss_if_untrained": math.log(64), "loss_if_collapsed": math.log(64)}, rel=1e-6)
+    assert plain == pytest.approx(
+        {"loss_if_untrained": math.log(64), "loss_if_collapsed": math.log(64), "loss_if_perfect": 0}, abs=1e-6
+    )
     before = torch.get_rng_state()
     noisy = build_loss("dclr").bounds(64, 384)  # 64 noise vectors of cosine 0 +- 1/sqrt(384)
     assert torch.equal(before, torch.get_rng_state())

@@ -15,9 +15,9 @@ NUMBER = """\
 --- a/hf_focalcse/options/training.py
 +++ b/hf_focalcse/options/training.py
 @@ -77,4 +77,5 @@ class Model:
-         resume=True,
+         range=at_least(1, "at least 1 (64 is usual)"),
      )
-+    shrink: float | None = option(None, help="Shrink all weights by this share.", range=share(), resume=True)
++    shrink: float | None = option(None, help="Shrink all weights by this share.", range=share())
 
 
 --- a/hf_focalcse/cli/preparation.py
@@ -78,7 +78,7 @@ answers = {
     "number": errors("--max_steps 1 --shrink 1.5"),
     "path": errors("--max_steps 1 --held_out_file secret/bad.txt"),
     "trained": errors("--max_steps 1 --shrink 0.5 --held_out_file secret/one.txt"),
-    "resumed": errors("--max_steps 2 --resume_from_checkpoint last --shrink 0.25 --held_out_file secret/two.txt"),
+    "resumed": errors("--max_steps 1 --resume_from_checkpoint last --shrink 0.25 --held_out_file secret/two.txt"),
 }
 record = RunRecord.load("out")
 published = record.publishable()

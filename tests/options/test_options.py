@@ -25,6 +25,11 @@ OLDER = {
     "project",
     "trackio_space_id",
     "activation_checkpointing",
+    "activation_checkpointing_kwargs",
+    "gradient_checkpointing",
+    "gradient_checkpointing_kwargs",
+    "enable_jit_checkpoint",
+    "local_rank",
 }  # in some versions
 
 
@@ -61,15 +66,16 @@ def test_what_the_tables_name_exists():
     assert set(tables.grid_evaluation()) <= options_of(Evaluation).keys()
 
 
-def test_what_is_harmless_is_no_factor_and_needs_no_resume():
+def test_what_is_harmless_is_no_factor_and_no_part_of_the_identity():
     for name, why in tables.harmless().items():
-        assert why and not tables.is_factor(name) and name not in tables.resumed()
+        assert why and not tables.is_factor(name) and not tables.identity({name: 1})
+    assert tables.identity({"of_tomorrow": 1, "hub_token": "x", "logging_steps": 5}) == {"of_tomorrow": 1}
 
 
 def test_classification_of_an_argument_without_a_row_of_its_own():
     assert tables.option_of("adam_beta1") == Option(IDENTITY)  # what nobody knows changes what is learnt
     assert tables.is_factor("adam_beta1")
-    assert not tables.is_factor("hub_revision") and not tables.is_factor("dataloader_drop_last")
+    assert not tables.is_factor("hub_revision") and tables.is_factor("dataloader_drop_last")
     assert tables.option_of("logging_dir").role == HARMLESS  # the row of its own before that of logging_*
     assert tables.option_of("logging_nan_inf_filter").role == IDENTITY
 

@@ -19,7 +19,6 @@ from hf_focalcse.publishing.parity import lowest_cosine
 from hf_focalcse.publishing.publish import publish
 from hf_focalcse.runs.record import RunRecord
 
-pytest.importorskip("peft")
 LORA = " --pooler cls --lora --lora_rank 4 --lora_target_modules query value --learning_rate 0.01"
 
 

@@ -109,6 +109,20 @@ def test_a_difference_is_claimed_by_its_interval_alone():
     assert "| 50.00 | **61.00** |  |" in make_card(record(baseline_of="as published", differences=none), other)
 
 
+def test_a_score_that_is_no_spearman_is_called_what_it_is():
+    mrr, rule = "q/copies/mrr", "a damaged sentence must find its own"
+    found = results({"x/file": {}, "q/copies": {"unit": "sentences", "pairs": 1000, "rule": rule}},
+                    {KEY: 61.0, mrr: 54.781})  # fmt: skip
+    card = make_card(record(final={}, baseline={mrr: 53.94}, baseline_of="as published"), found)
+    assert "| Spearman or MRR x 100 | pairs or sentences | as published | this model |" in card
+    assert "| q copies (MRR) | 1,000 | 53.94 | **54.78** |" in card and "| x file | 9 |  | **61.00** |" in card
+    assert f"MRR of q/copies: the mean of 1 / rank by cosine; {rule}." in card and "One Spearman correlation" in card
+    assert split_card(card)[0]["metrics"] == ["spearmanr", "pearsonr", "mrr"]
+    alone = make_card(record(final={}, baseline={}), results({"q/copies": {"unit": "sentences"}}, {mrr: 54.781}))
+    assert "| MRR x 100 | sentences | this model |" in alone and "Spearman correlation" not in alone
+    assert split_card(alone)[0]["metrics"] == ["mrr"]
+
+
 def test_comparisons_with_seeds():
     key = "STS12/test/all/spearman"
     twins = {"InfoNCE": [{"scores": {key: score}} for score in (70.0, 71.0, 75.0)], "base": [{"scores": {key: 60.0}}]}

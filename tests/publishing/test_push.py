@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import random
 import shutil
 import signal
 import subprocess
@@ -147,7 +148,9 @@ api.upload_file(path_or_fileobj=b"mine", path_in_repo="notes.txt", repo_id=sys.a
     card, manifest = folder / "README.md", folder / "export.json"
     new = card.read_text().replace("These scores are of one seed.", "These scores are of one seed of three.")
     card.write_text(new)
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"card": new}))
+    listed = json.loads(manifest.read_text())
+    listed["files"].pop("plots/cosines.png")
+    manifest.write_text(json.dumps(listed | {"card": new}))
     (folder / "plots/cosines.png").unlink()
     card.write_text("\n".join(line for line in new.splitlines() if "plots/cosines.png" not in line) + "\n")
     assert send(server, folder).returncode == 0
@@ -194,15 +197,16 @@ def test_a_name_alone_belongs_to_the_owner_of_the_token(server, folder):
 
 
 def test_a_command_pushes_under_the_owners_name(server, folder):
-    """The card has the whole name, a dry run too, and a name in place of a target will do."""
+    """The card has the whole name, and a name in place of a target will do."""
     argv = [sys.executable, "-m", "hf_focalcse", "push", str(folder), "focal-mine"]
     env = environment(server, folder.parent / "home")
     end = subprocess.run([*argv, "--dry_run"], env=env, capture_output=True, text=True)
     assert end.returncode == 0, end.stderr
     assert f"to {server.url}/{USER}/focal-mine" in end.stdout and commits(server) == []
-    end = subprocess.run([sys.executable, "-c", "import sys, hf_focalcse; hf_focalcse.push(*sys.argv[1:])",
-                          str(folder), "focal-mine"], env=env, capture_output=True, text=True)  # fmt: skip
-    assert end.returncode == 0, end.stderr
+    program = "import sys, hf_focalcse; from hf_focalcse.cli import main; main.main(sys.argv[1:4]); "
+    program += "hf_focalcse.push(*sys.argv[2:4])"
+    end = subprocess.run([sys.executable, "-c", program, *argv[3:]], env=env, capture_output=True, text=True)
+    assert end.returncode == 0 and "has all of this already" in end.stdout, end.stderr
     card = remote(server, f"{USER}/focal-mine")["README.md"].decode()
     assert f'SentenceTransformer("{USER}/focal-mine")' in card
 
@@ -318,6 +322,32 @@ def test_killed_during_the_upload_and_run_again(server, folder, phase):
     assert remote(server) == content(folder) and len(commits(server)) == 1
 
 
+@pytest.mark.exhaustive
+def test_twenty_kills_at_random_moments(server, folder):
+    """What is on the Hub is nothing or all of it, what lies here is as before, and the same command completes."""
+    draw, before = random.Random(3), content(folder)
+    began = time.monotonic()
+    assert send(server, folder, repo_id="org/whole").returncode == 0
+    took = time.monotonic() - began
+    env = environment(server, folder.parent / "home")
+    for _ in range(20):
+        pushing = subprocess.Popen(command(folder), env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        time.sleep(draw.uniform(0.3, 1) * took)
+        pushing.send_signal(draw.choice([signal.SIGKILL, signal.SIGTERM]))
+        pushing.communicate()
+        assert content(folder) == before
+        found = {} if REPO not in str(server.requests()) else stored(server)
+        assert found in ({}, before)
+    assert send(server, folder).returncode == 0 and remote(server) == before
+
+
+def stored(server: FakeHub) -> dict[str, bytes]:
+    try:
+        return remote(server)
+    except urllib.error.HTTPError:  # the repository is not made yet
+        return {}
+
+
 def wait_for(server: FakeHub, found) -> None:
     for _ in range(10 * PATIENCE):
         if any(found(row) for row in server.requests()):
@@ -338,17 +368,24 @@ def test_no_server_and_offline(folder):
 # ---- before anything is sent
 
 
+def add(file: Path, text: str) -> None:
+    file.write_text(f"{file.read_text()}\n{text}\n")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda f: (f / "README.md").unlink(), "has no README.md"),
         (lambda f: (f / "README.md").write_text("---\nlicense: [\n---\n"), "not YAML"),
         (lambda f: (f / "README.md").write_text("# No metadata\n"), "lack library_name"),
-        (lambda f: (f / "plots/training.png").unlink(), "points to 'plots/training.png', which is not in the folder"),
-        (lambda f: (f / "training_args.bin").write_bytes(b"x"), "belongs to training"),
-        (lambda f: (f / "notes.txt").write_text(f"my token is {TOKEN}"), "contains the token"),
-        (lambda f: (f / "notes.txt").write_text(f"{Path.home()}/x"), "contains this machine's home folder"),
-        (lambda f: (f / "notes.bin").write_bytes(b"\0" + str(f).encode()), "contains this machine's path"),
+        (lambda f: (f / "plots/training.png").unlink(), "lacks plots/training.png, which its export wrote"),
+        (
+            lambda f: add(f / "README.md", "[notes](notes.txt)"),
+            "points to 'notes.txt', which is not published",
+        ),
+        (lambda f: add(f / "README.md", f"my token is {TOKEN}"), "contains the token"),
+        (lambda f: add(f / "README.md", f"{Path.home()}/x"), "contains this machine's home folder"),
+        (lambda f: add(f / "tokenizer.json", f"\0{f}"), "contains this machine's path"),
     ],
 )
 def test_what_may_not_be_published_is_not_sent(folder, change, message):
@@ -367,5 +404,5 @@ def test_dry_run_lists_and_sends_nothing(exported, tmp_path):
     assert f"to {server.url}/org/other, private if it is new" in end.stdout and "nothing was sent" in end.stdout
     size = (tmp_path / "hub/model.safetensors").stat().st_size
     assert f"{size:,}  model.safetensors" in end.stdout
-    assert 'SentenceTransformer("org/other")' in (tmp_path / "hub/README.md").read_text()
+    assert 'SentenceTransformer("org/other")' not in (tmp_path / "hub/README.md").read_text()
     assert "as a pull request" in describe(tmp_path / "hub", Target("org/other", create_pr=True))

@@ -92,7 +92,7 @@ def largest(one: dict, other: dict) -> float:
 
 
 def test_ddp_gradient_is_that_of_one_process_in_float64(ranks, base, tmp_path):
-    losses = sorted(LOSSES)
+    losses = [*sorted(LOSSES), *(build_loss(loss, matryoshka_dims=[16, 8, 3]) for loss in ("focal", "dclr"))]
     one = ranks(1, gradients, base, tmp_path / "1", "one", losses, 8, 1, None, True)[0]
     sizes = {loss: max(np.abs(g).max() for g in of.values()) for loss, of in zip(losses, one, strict=True)}
     print("largest gradient:", {loss: f"{size:.2g}" for loss, size in sizes.items()})

@@ -4,14 +4,16 @@ import json
 import shutil
 
 import numpy as np
+import peft
 import pytest
 import rank_training
 import torch
 from rank_training import needs_fsdp
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny import SENTENCES, record_mean, save_tiny
 from tiny_training import make_trainer
 from torch.utils.data import SequentialSampler
+from transformers import AutoModel
 
 from hf_focalcse import add_lora
 from hf_focalcse.encoder.loading import load_model
@@ -19,7 +21,6 @@ from hf_focalcse.encoder.lora import layers_of
 from hf_focalcse.errors import UserError
 from hf_focalcse.publishing.export import export_model
 
-peft = pytest.importorskip("peft")
 CLOSE = 1 - 1e-6
 
 
@@ -192,6 +193,56 @@ def test_peft_itself_loads_the_adapter(tmp_path):
     mask = batch["attention_mask"].unsqueeze(-1)
     found = ((hidden * mask).sum(1) / mask.sum(1)).numpy()
     assert lowest(trainer.model.encode(SENTENCES), found) >= CLOSE
+
+
+@pytest.mark.parametrize("settings", [
+    {"use_dora": True},
+    {"rank_pattern": {"query": 2}, "alpha_pattern": {"layer.1.attention.self.query": 1, "value": 9}},
+    {"use_rslora": True},
+], ids=["dora", "patterns", "root"])  # fmt: skip
+def test_adapters_of_others_are_merged_as_peft_does(tmp_path, settings):
+    base = record_mean(save_tiny(tmp_path / "base", initializer_range=0.4))
+    config = peft.LoraConfig(r=4, lora_alpha=6, target_modules=["query", "value"], **settings)
+    model = peft.get_peft_model(AutoModel.from_pretrained(base), config, adapter_name="default").eval()
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(parameter, 1.0 if "magnitude" in name else 0.0, 0.3)
+    model.save_pretrained(tmp_path / "adapter")
+    found = load_model(str(tmp_path / "adapter"))
+    batch = found.tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        hidden, mask = model(**batch).last_hidden_state, batch["attention_mask"].unsqueeze(-1)
+    plain = load_model(str(base)).encode(SENTENCES)
+    assert lowest(found.encode(SENTENCES), ((hidden * mask).sum(1) / mask.sum(1)).numpy()) >= CLOSE
+    assert lowest(found.encode(SENTENCES), plain) < 0.999
+
+
+def test_damaged_adapters_are_refused(tmp_path):
+    trainer_of(tmp_path, lora_model(tmp_path, pooler="mean"), max_steps=2).train()
+    folder, other = tmp_path / "out/checkpoint-2", tmp_path / "small"
+    weights = load_file(folder / "adapter_model.safetensors")
+    save_tiny(other, hidden_size=8)
+    config = json.loads((folder / "adapter_config.json").read_text())
+    for content, said in (
+        ({k: v for k, v in weights.items() if "lora_B" not in k}, "does not have in that shape"),
+        (
+            weights | {"base_model.model.x": weights[min(weights)].clone()},
+            "holds 'base_model.model.x', which is no LoRA weight",
+        ),
+    ):
+        save_file(content, folder / "adapter_model.safetensors")
+        with pytest.raises(UserError, match=said):
+            load_model(str(folder))
+    save_file(weights, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps(config | {"use_dora": True}))
+    with pytest.raises(UserError, match="is one of DoRA, but has no lengths"):
+        load_model(str(folder))
+    (folder / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": str(other)}))
+    with pytest.raises(UserError, match="does not have in that shape; it is of another base"):
+        load_model(str(folder))
+    (folder / "adapter_model.safetensors").write_bytes(b"torn")
+    with pytest.raises(UserError, match="adapter_model.safetensors of .* is damaged"):
+        load_model(str(folder))
 
 
 def test_runs_of_other_settings_and_bases_do_not_go_on(tmp_path):

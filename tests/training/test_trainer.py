@@ -14,6 +14,7 @@ from oracles import cosines, focal_rows
 from tiny import SENTENCES, record_mean, save_tiny
 from tiny_training import TEXTS, make_trainer
 from torch.utils.data import SequentialSampler
+from transformers import TrainerCallback
 
 from hf_focalcse import FocalCSETrainingArguments, build_loss
 from hf_focalcse.encoder.augment import build_augmentations
@@ -24,6 +25,7 @@ from hf_focalcse.evaluation.rerank import Query
 from hf_focalcse.losses import Pairs
 from hf_focalcse.losses.base import describe_pairs
 from hf_focalcse.objectives.pairs import make_pairs
+from hf_focalcse.training.finish import finish_run, make_record
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "mpnet", "distilbert", "electra", "xlm-roberta", "modernbert"])
@@ -124,10 +126,16 @@ def test_diagnostics_by_loop():
 
 def test_reference_losses():
     assert build_loss("infonce").bounds(64) == pytest.approx(
-        {"loss_if_untrained": math.log(64), "loss_if_collapsed": math.log(64)}
+        {"loss_if_untrained": math.log(64), "loss_if_collapsed": math.log(64), "loss_if_perfect": 0}, abs=1e-6
     )
-    focal = build_loss("focal").bounds(64)
-    assert focal == pytest.approx({"loss_if_untrained": math.log(64), "loss_if_collapsed": 10.14}, abs=5e-3)
+    hot = build_loss("infonce", temperature=1.0).bounds(64)
+    assert hot["loss_if_perfect"] == pytest.approx(
+        math.log(1 + 63 / math.e)
+    )  # a run that learns looks as if it did not
+    for symmetric in (False, True):
+        focal = build_loss("focal", symmetric=symmetric).bounds(64)
+        expected = {"loss_if_untrained": math.log(64), "loss_if_collapsed": 10.14, "loss_if_perfect": 0}
+        assert focal == pytest.approx(expected, abs=5e-3)
 
 
 def test_each_log_line_carries_the_diagnostics(tmp_path):
@@ -142,7 +150,7 @@ def test_each_log_line_carries_the_diagnostics(tmp_path):
 
 def test_collapse_raises_the_alarm_once_it_lasts(tmp_path, caplog):
     trainer = make_trainer(tmp_path)
-    line = {"loss": 10.1, "negative_cosine_mean": 0.999, "loss_if_collapsed": 10.14}
+    line = {"loss": 9.1, "negative_cosine_mean": 0.999, "loss_if_collapsed": 10.14, "loss_if_untrained": 4.16}
     trainer.log(dict(line))
     assert trainer.alarms == []
     trainer.log(dict(line))
@@ -184,6 +192,73 @@ def test_ends_with_the_best_checkpoint_and_keeps_the_last(tmp_path, dev, family)
     assert evaluate_sts(again, dev, progress=False).scores == pytest.approx(trainer.scorer.score())
     kept = load_model(str(tmp_path / "out" / f"checkpoint-{best}"))
     assert torch.equal(kept.projection_linear.weight, again.projection_linear.weight)
+
+
+def test_a_new_prompt_is_compared_with_the_encoder_as_published(tmp_path, dev, caplog):
+    """Its folder has one prompt, the run another: gains are measured against the published one, and it is said."""
+    folder = str(record_mean(save_tiny(tmp_path / "base")))
+    published = load_model(folder, prompt="two dogs ")
+    published.save_pretrained(tmp_path / "published"), published.tokenizer.save_pretrained(tmp_path / "published")
+    scores = [
+        evaluate_sts(load_model(str(tmp_path / "published"), prompt=of), dev, progress=False).scores
+        for of in (None, "a man reads ", "")
+    ]
+    for prompt, start in (("a man reads ", scores[1]), ("", scores[2])):
+        model = load_model(str(tmp_path / "published"), dropout=0.1, prompt=prompt)
+        trainer = make_trainer(tmp_path, dev=dev, model=model)
+        trainer.scorer.begin()
+        before = trainer.scorer.before
+        assert before.published.scores == scores[0] != start == before.start.scores
+        assert trainer.model.prompt == prompt  # what is trained
+        record = make_record(trainer)
+        assert (record.baseline_of, record.start) == ("as published", start)
+        assert record.start_name == "with pooling mean and the new prompt before training"
+        assert record.model["published"]["prompt"] == "two dogs "
+        had = f"the prompt {prompt!r}" if prompt else "no prompt"
+        assert f"reads a text with the prompt 'two dogs ', but it is trained with {had}, and is" in caplog.text
+    within = load_model(folder, dropout=0.1, prompt_template="a man {text}")  # which has no prompt
+    framed = make_trainer(tmp_path, dev=dev, model=within)
+    framed.scorer.begin()
+    assert framed.scorer.before.published.scores == scores[2] != framed.scorer.before.start.scores
+    assert within.template.name == "a man {text}" and "with the template 'a man {text}', and is" in caplog.text
+    assert make_record(framed).start_name == "with pooling mean and the new prompt before training"
+    caplog.clear()
+    same = make_trainer(tmp_path, dev=dev, model=load_model(str(tmp_path / "published"), dropout=0.1))
+    same.scorer.begin()
+    assert same.scorer.before.start is None and same.baseline == scores[0] and "as published" not in caplog.text
+    assert make_record(same).start_name == "with pooling mean before training"
+
+
+class StopAt(TrainerCallback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **_):
+        control.should_training_stop = state.global_step == self.step
+
+
+def test_a_resumed_run_claims_what_an_uninterrupted_one_does(tmp_path, dev):
+    """The baseline lies in no checkpoint: it is scored again, with every cosine that the intervals need."""
+    base = str(record_mean(save_tiny(tmp_path / "base")))
+
+    def trained(folder, resume=None, stop=None):
+        model = load_model(base, "cls", dropout=0.1)
+        settings = {"learning_rate": 1e-2, "load_best_model_at_end": False}  # the last weights, which all steps made
+        trainer = make_trainer(tmp_path / folder, dev=dev, model=model, **settings)
+        if stop:
+            trainer.add_callback(StopAt(stop))
+        trainer.train(resume_from_checkpoint=resume)
+        trainer.save_whole(tmp_path / folder / "out")
+        return finish_run(trainer, tmp_path / folder / "out")
+
+    whole = trained("whole")
+    cut = trained("cut", stop=2)
+    resumed = trained("cut", resume="last")
+    assert cut.final != whole.final == resumed.final
+    assert whole.baseline_of == resumed.baseline_of == "as published" and whole.baseline == resumed.baseline
+    for name in ("differences", "start_differences"):  # as published, and with the pooling of the run
+        found = getattr(whole, name)[dev[0].headline]
+        assert found["low"] < found["high"] and getattr(resumed, name) == getattr(whole, name)
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert"])
@@ -305,9 +380,13 @@ def test_the_log_says_what_the_dev_set_costs(tmp_path, dev, monkeypatch, caplog)
     expected = {line["step"] for line in trainer.state.log_history if "eval_share_expected" in line}
     assert expected == {2, 3}  # known after two steps, until the first scoring
     said = [record.message for record in caplog.records if "scoring the dev set" in record.message]
-    assert len(said) == 1 and re.search(
-        r"takes \d+\.\d s, \d+ % of the run; --eval_steps \d+ would hold it at 5 %", said[0]
-    )
+    assert len(said) == 1  # 19 times as many steps as fit into 0.5 s are more than the run has
+    assert re.search(r"takes \d+\.\d s, \d+ % of the run; the run is too short for less", said[0])
+    monkeypatch.setattr(trainer.scorer.cost, "enough", lambda step: 7)
+    caplog.clear()
+    trainer.scorer._warned = False
+    trainer.scorer.spent("eval")
+    assert caplog.messages[0].endswith("% of the run; --eval_steps 7 would hold it at 5 %")
 
 
 def test_trains_without_labelled_data(tmp_path):
