@@ -17,6 +17,8 @@ from .base import Batch, Objective
 from .pairs import NEGATIVES, make_pairs
 from .reference import References, Stopwatch
 
+OF_ROWS = ("input_ids", "attention_mask", "text_ids", "view_ids")  # what a batch has for each of its rows
+
 
 class Contrastive(Objective, name="contrastive"):
     """Views (B, V, L) -> embeddings (B, V, D) -> pairs -> loss, a mean over the anchors of all processes.
@@ -106,19 +108,32 @@ class Contrastive(Objective, name="contrastive"):
             )
 
     def loss(self, model: Any, batch: Batch) -> tuple[Tensor, Pairs]:
-        ids = batch.get("view_ids", batch["text_ids"])  # (B, V) where views are different texts, else (B,)
-        text_ids = ids if self.mask_duplicates else None
         embeddings = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])  # (B, V, D)
         reference = self._refer(batch)  # (B, D')
         if "real" in batch:  # all ranks run the last batch whole (FSDP2 and ZeRO-3 count on it), then drop its padding
             real = batch["real"]
-            embeddings, text_ids = embeddings[real], None if text_ids is None else text_ids[real]
-            reference = None if reference is None else reference[real]
+            embeddings, reference = embeddings[real], None if reference is None else reference[real]
+            batch = {name: batch[name][real] for name in OF_ROWS if name in batch} | {"seed": batch.get("seed")}
+        embeddings = self.project(embeddings)
+        ids = batch.get("view_ids", batch["text_ids"])  # (B, V) where views are different texts, else (B,)
         pairs = make_pairs(
-            *(embeddings, text_ids, reference, self.negatives, batch.get("seed"), self.hard_negative_weight)
+            embeddings,
+            ids if self.mask_duplicates else None,
+            reference,
+            self.negatives,
+            batch.get("seed"),
+            self.hard_negative_weight,
         )
         pairs = self.extend(pairs, batch)
-        return self.criterion(pairs), pairs
+        return self.criterion(pairs) + self.further(batch, embeddings), pairs
+
+    def project(self, embeddings: Tensor) -> Tensor:
+        """Embeddings (B, V, D) -> what the loss compares, where a subclass puts something between them."""
+        return embeddings
+
+    def further(self, batch: Batch, embeddings: Tensor) -> Tensor | float:
+        """What a subclass adds to the loss; embeddings: those that the loss compares, (B, V, D)."""
+        return 0.0
 
     def extend(self, pairs: Pairs, batch: Batch) -> Pairs:
         """The pairs of a batch with what a subclass adds to them, such as further negatives."""
