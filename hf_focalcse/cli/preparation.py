@@ -18,6 +18,7 @@ from .. import quickstart
 from ..data.hub import download, load_split
 from ..data.pairs import PairRows, chosen_columns, header_of, pairs_of, read_pairs
 from ..data.sentences import Sentences, read_sentences, require
+from ..data.template import PROMPTBERT
 from ..encoder.adapters import ADAPTER_FOLDER
 from ..encoder.augment import build_augmentations
 from ..encoder.loading import load_model, require_exact
@@ -131,17 +132,18 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss | None) -> Any:
     """
     chosen = settings.model
     place = quickstart.resolve_model(chosen.model_name_or_path, chosen.model_revision)
+    prompted = settings.views.view == "prompt"
     set_seed(settings.training.seed)
     with whole_model():
         model = load_model(
             place.path,
-            chosen.pooler,
+            "mask" if prompted else chosen.pooler,
             dropout=chosen.dropout,
             revision=place.revision,
             prompt=chosen.prompt,
             prompt_name=chosen.prompt_name,
             default_pooler=True,
-            prompt_template=chosen.prompt_template,
+            prompt_template=view_templates(settings)[0] if prompted else chosen.prompt_template,
         )
     if chosen.mlp_only_train is not None:
         if not pooler_of(model.pooler_name).projection:
@@ -165,9 +167,17 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss | None) -> Any:
     return model
 
 
+def view_templates(settings: Settings) -> tuple[str, str]:
+    """The templates of the two views in --view prompt, as they are asked for."""
+    first, second = (*(settings.views.view_templates or PROMPTBERT), None)[:2]
+    return first, second or first
+
+
 def reason_of_pooling(settings: Settings, model: Any) -> str:
     """Which pooling training starts with, and why."""
     pooler = model.pooler_name
+    if settings.views.view == "prompt":
+        return f"{pooler}, of the templates of --view prompt"
     if settings.model.pooler is not None:
         by = "--pooler" if "pooler" in settings.explicit else f"recipe {settings.recipe}"
         return f"{pooler}, asked for by {by}"

@@ -132,7 +132,7 @@ def make_trainer(
         trainer = FocalCSETrainer(
             model=model,
             args=settings.training,
-            objective=prepare_objective(settings, loss, sentences),
+            objective=prepare_objective(settings, loss, sentences, model),
             train_dataset=sentences,
             dev=dev,
             max_seq_length=settings.data.max_seq_length,

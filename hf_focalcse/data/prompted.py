@@ -55,7 +55,7 @@ class Prompted(View):
 
 
 def shifted_positions(length: int, prefixes: Tensor, text_tokens: Tensor) -> Tensor:
-    """Of R templates without their texts -> the positions, from 0, of their ``length`` tokens, (R, length): those behind
-    the first ``prefixes`` (R,) tokens are where a text of so many tokens (R,) leaves them."""
+    """Of R templates without their texts -> the positions, from 0, of their ``length`` tokens, (R, length): those
+    behind the first ``prefixes`` (R,) tokens are where a text of so many tokens (R,) leaves them."""
     places = torch.arange(length, device=text_tokens.device)
     return places + (places >= prefixes.unsqueeze(1)) * text_tokens.unsqueeze(1)

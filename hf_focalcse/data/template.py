@@ -73,6 +73,12 @@ class Template:
         return NAMED[self.name].text if self.name in NAMED else self.name
 
     @property
+    def before(self) -> str | None:
+        """What stands before a text, if that is all that the template does; else None."""
+        alone = self.name not in NAMED and self.text.endswith(PLACE)
+        return self.text.removesuffix(PLACE) if alone else None
+
+    @property
     def masked(self) -> bool:
         """Whether it holds a mask token."""
         return MASK in self.text

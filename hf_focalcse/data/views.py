@@ -50,6 +50,10 @@ class View:
         """B rows -> B texts."""
         return self.plain(rows)
 
+    def text_tokens(self, tokenizer: PreTrainedTokenizerBase, ids: Sequence[Sequence[int]]) -> Tensor:
+        """Ids of B views -> how many of them are of the text (B,), of views that are ``denoised``."""
+        raise NotImplementedError
+
     def longest(self, max_seq_length: int) -> int:
         """Tokens that the view makes at most where ``max_seq_length`` are kept of a text."""
         return max_seq_length

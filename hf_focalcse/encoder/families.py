@@ -106,7 +106,12 @@ FAMILIES = (
         since="5.3",
     ),
     Family("Gemma3Text", **(DECODER | {"pooler": "mean", "base": "Gemma3", "since": "4.50"})),
-    Family("ModernBert", ("attention_dropout", "embedding_dropout", "mlp_dropout"), templates=PROMPTROBERTA, since="4.48"),
+    Family(
+        "ModernBert",
+        ("attention_dropout", "embedding_dropout", "mlp_dropout"),
+        templates=PROMPTROBERTA,
+        since="4.48",
+    ),
     Family("MPNet", projection="pooler.dense", after_padding=True),
     Family("NomicBert", pooler="mean", since="5.5"),
     Family(

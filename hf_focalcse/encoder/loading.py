@@ -10,6 +10,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, PretrainedConfig
 
 from ..data.template import Template
+from ..data.views import UNCUT, token_ids
 from ..errors import UserError, first_line
 from .adapters import CONFIG_FILE, RECORD_FILE, merge_adapter, read_adapter
 from .auto import MODELS
@@ -17,7 +18,7 @@ from .direction import check_direction
 from .lora import read_projection
 from .packaged import resolve_model
 from .parts import fill
-from .poolers import POOLERS
+from .poolers import POOLERS, pooler_of
 from .prompts import add_prompt, choose_prompt
 from .recorded import PLAIN
 from .saving import HEAD_FILE
@@ -80,7 +81,8 @@ def load_model(
     chosen = choose_prompt(files.prompts, files.default_prompt_name, prompt, prompt_name)
     files.prompts, files.default_prompt_name = add_prompt(files.prompts, chosen)
     if prompt_template is not None:
-        files.template = Template.of(prompt_template).name if prompt_template else None
+        named = MODELS[type(config)].family.template(prompt_template)
+        files.template = Template.of(named).name if prompt_template else None
     if chosen and files.template:
         raise UserError(
             f"the prompt {chosen!r} and the template {files.template!r} would both stand before a text; give "
@@ -97,6 +99,7 @@ def load_model(
             model.side_parts.add("mlp")
     model.tokenizer = load_tokenizer(source, path, files.lower_case, getattr(config, "pad_token_id", None))
     check_tokenizer(model, name)
+    check_marked(model)
     if files.limit is not None:
         model.tokenizer.model_max_length = files.limit
     if not model.encoder_has_pooler:
@@ -334,6 +337,27 @@ def require_exact(model: Any, lines: Sequence[str]) -> None:
     file = model.spec.tokenizer_file
     if file is not None and Path(file).is_file():
         require_file(model.tokenizer, Path(file), model.spec.name_or_path, lines)
+
+
+def check_marked(model: Any) -> None:
+    """Check that the mask token of a template is there to be pooled, where it is.
+
+    Raises:
+        UserError: there is no such template, or the tokenizer has no mask token or splits it.
+    """
+    template, marked = model.template, pooler_of(model.pooler_name).marked
+    if marked and (template is None or not template.masked):
+        raise UserError(
+            f"pooler {model.pooler_name!r} takes the vector of the mask token of a template; give --prompt_template "
+            "with {mask} behind {text}, or promptbert for the published one"
+        )
+    if template is not None and template.masked:
+        around = "".join(template.around(model.tokenizer))
+        if token_ids(model.tokenizer, [around], UNCUT)[0].count(model.tokenizer.mask_token_id) != 1:
+            raise UserError(
+                f"the tokenizer of this encoder reads the mask token of the template {template.text!r} as "
+                "plain text (split_special_tokens in its tokenizer_config.json); take that out"
+            )
 
 
 def check_tokenizer(model: Any, name_or_path: str) -> None:

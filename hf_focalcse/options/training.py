@@ -72,15 +72,15 @@ class Model:
     )
     prompt_template: str | None = option(
         None,
-        help="What every text stands in, with {text} in its place; or prompteol, for decoders: This sentence : "
-        '"{text}" means in one word:". A length counts the text alone. Default: the template that the encoder\'s '
-        "folder records.",
+        help="What every text stands in, with {text} in its place and, behind it, perhaps {mask} for the mask token; "
+        'or prompteol, for decoders: This sentence : "{text}" means in one word:"; or promptbert, for --pooler mask. '
+        "A length counts the text alone. Default: the template that the encoder's folder records.",
         replaces=("prompt", "prompt_name"),
     )
     mlp_only_train: bool | None = option(
         None,
         help="Use the projection (a linear layer and tanh) in training only and embed without it. "
-        "Default: yes for --pooler cls.",
+        "Default: yes for --pooler cls and mask.",
     )
     reinit_projection: bool | None = option(
         None,

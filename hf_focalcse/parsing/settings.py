@@ -182,7 +182,7 @@ def check_together(namespace: argparse.Namespace, explicit: set[str]) -> None:
             raise UserError(f"--{one} and --{other} are both given; leave one of them out")
     if "greater_is_better" in explicit and "metric_for_best_model" not in explicit:
         raise UserError("--greater_is_better belongs to --metric_for_best_model; name the metric, or leave it out")
-    if namespace.mlp_only_train is not None and namespace.pooler not in (None, "cls"):
+    if namespace.mlp_only_train is not None and namespace.pooler not in (None, "cls", "mask"):
         raise UserError(
             f"--mlp_only_train belongs to --pooler cls; pooler {namespace.pooler} has no projection; leave one out"
         )
@@ -191,6 +191,11 @@ def check_together(namespace: argparse.Namespace, explicit: set[str]) -> None:
             raise UserError(f"--{name} belongs to --lora, which is not given; add --lora, or leave --{name} out")
     if namespace.repetition_rate is not None and namespace.view != "repeat":
         raise UserError("--repetition_rate belongs to --view repeat, which is not given; leave it out")
+    for name in ("view_templates", "template_denoising"):
+        if getattr(namespace, name) is not None and namespace.view != "prompt":
+            raise UserError(f"--{name} belongs to --view prompt, which is not given; leave it out")
+    if namespace.view == "prompt":
+        check_prompts(namespace)
     for name in ("reference_pooler", "reference_revision", "reference_weights"):
         if getattr(namespace, name) is not None and namespace.reference_model is None:
             raise UserError(f"--{name} belongs to --reference_model, which is not given; leave it out")
@@ -199,6 +204,26 @@ def check_together(namespace: argparse.Namespace, explicit: set[str]) -> None:
         raise UserError(f"{pairs} is given to score the encoder on, but --eval_strategy is no; leave one of them out")
     if namespace.push_to_hub and namespace.hub_model_id is None:
         raise UserError("--push_to_hub needs --hub_model_id org/name")
+
+
+def check_prompts(namespace: argparse.Namespace) -> None:
+    """Refuse what does not go with views in templates.
+
+    Raises:
+        UserError: with the flag and what takes its place.
+    """
+    if namespace.prompt_template is not None:
+        raise UserError(
+            "--prompt_template and --view prompt both put texts into a template; name the template with "
+            "--view_templates, whose first one is kept for embedding"
+        )
+    if namespace.pooler not in (None, "mask"):
+        raise UserError(
+            f"--view prompt pools the mask token of its templates, and --pooler is {namespace.pooler}; leave one out"
+        )
+    templates = namespace.view_templates
+    if templates is not None and len(templates) not in (1, 2):
+        raise UserError(f"--view_templates has {len(templates)} values; give one for both views, or one for each")
 
 
 def check_without_effect(namespace: argparse.Namespace, explicit: set[str], notes: list[str]) -> None:
