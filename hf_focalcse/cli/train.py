@@ -35,7 +35,6 @@ from .preparation import (
     clear_output,
     decide_pooling,
     decide_precision,
-    decide_unread,
     prepare_dev,
     prepare_model,
     prepare_output,
@@ -93,9 +92,6 @@ def train(settings: Settings) -> None:
         )
     sentences = prepare_sentences(settings, model)
     say(sentences.report)
-    asked, settings = settings, decide_unread(settings, model, sentences)
-    for note in settings.notes[len(asked.notes) :]:
-        say(f"WARNING: {note}")
     dev, settings = prepare_dev(settings, say)
     settings = decide_reference(settings, loss)
 
