@@ -42,6 +42,7 @@ from ..training import checkpoints
 from ..training.baseline import departures
 from ..training.engines import whole_model
 from ..training.given import record_training
+from .stages import STAGES
 
 WRITTEN = (RUN_FILE, RESULTS_FILE, PAIRS_FILE, "README.md", "config.json", WEIGHTS_FILE, HEAD_FILE)  # by a run
 FIRST_LINES = 64  # of the training text, on which the tokenizer is compared with its file
@@ -61,7 +62,8 @@ def prepare_output(settings: Settings) -> Path:
         *(("--reference_model", name) for name in listed(settings.reference.reference_model)),
     ):
         inner = Path(place or "").resolve()
-        if place is not None and inner.is_dir() and folder.resolve() in (inner, *inner.parents):
+        of_stage = inner.parent == folder.resolve() / STAGES
+        if place is not None and inner.is_dir() and folder.resolve() in (inner, *inner.parents) and not of_stage:
             raise UserError(f"--output_dir {folder} holds the encoder of {flag} {place}; give another folder")
     there = earlier_run(folder)
     if there and not (settings.job.overwrite_output_dir or args.resume_from_checkpoint):

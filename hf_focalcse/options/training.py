@@ -27,6 +27,13 @@ class Job:
         role=PATH,
         why="the settings that it stands for are compared one by one",
     )
+    stage: str | None = option(
+        None,
+        help="The name of one of a recipe's stages, to run it alone. Default: all, one after the other, each from the "
+        "encoder of the one before; flags are those of every stage.",
+        role=PATH,
+        why="the settings that it stands for are compared one by one",
+    )
     overwrite_output_dir: bool = option(
         False,
         help="Write into --output_dir although it holds a finished run.",

@@ -161,7 +161,9 @@ def filling(template: Template | None) -> str:
         return ""
     lines = []
     if template.name in NAMED:  # what `punctuated` does
-        lines = ["""texts = [text if text.endswith((".", "?", '"', "'")) else text and text + "." for text in texts]"""]
+        lines = [
+            """texts = [text if text.endswith((".", "?", '"', "'")) else text and text + "." for text in texts]"""
+        ]
         if NAMED[template.name].plain_quotes:
             lines += [
                 """texts = [text.replace('"', "'") for text in texts]""",

@@ -35,7 +35,10 @@ def test_the_strings_of_prompteol(shared):
     assert found
     for case in found:
         assert case["settings"]["template"].replace("{}", "{text}") == NAMED["prompteol"].text
-        prompts = [NAMED["prompteol"].text.replace("{text}", punctuated(text, plain_quotes=True)) for text in case["inputs"]["texts"]]
+        prompts = [
+            NAMED["prompteol"].text.replace("{text}", punctuated(text, plain_quotes=True))
+            for text in case["inputs"]["texts"]
+        ]
         assert prompts == case["expected"]["prompts"]
 
 
