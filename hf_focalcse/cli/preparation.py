@@ -156,6 +156,8 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss | None) -> Any:
             prompt_template=view_templates(settings)[0] if prompted else chosen.prompt_template,
         )
     if chosen.mlp_only_train is not None:
+        if pooler_of(model.pooler_name).marked:
+            raise UserError("--mlp_only_train belongs to --pooler cls; --view prompt embeds without it; leave it out")
         if not pooler_of(model.pooler_name).projection:
             raise UserError(
                 f"--mlp_only_train belongs to --pooler cls; {chosen.model_name_or_path} records pooler "

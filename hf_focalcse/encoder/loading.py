@@ -351,6 +351,11 @@ def check_marked(model: Any) -> None:
             f"pooler {model.pooler_name!r} takes the vector of the mask token of a template; give --prompt_template "
             "with {mask} behind {text}, or promptbert for the published one"
         )
+    if marked and model.projection_use == "always":
+        raise UserError(
+            f"projection 'always' is asked for with pooler {model.pooler_name!r}, which is embedded without one; give "
+            "'training' or 'none'"
+        )
     if template is not None and template.masked:
         around = "".join(template.around(model.tokenizer))
         if token_ids(model.tokenizer, [around], UNCUT)[0].count(model.tokenizer.mask_token_id) != 1:

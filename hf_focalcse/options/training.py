@@ -87,7 +87,7 @@ class Model:
     mlp_only_train: bool | None = option(
         None,
         help="Use the projection (a linear layer and tanh) in training only and embed without it. "
-        "Default: yes for --pooler cls and mask.",
+        "Default: yes for --pooler cls.",
     )
     reinit_projection: bool | None = option(
         None,

@@ -195,7 +195,7 @@ def check_together(namespace: argparse.Namespace, explicit: set[str]) -> None:
             raise UserError(f"--{one} and --{other} are both given; leave one of them out")
     if "greater_is_better" in explicit and "metric_for_best_model" not in explicit:
         raise UserError("--greater_is_better belongs to --metric_for_best_model; name the metric, or leave it out")
-    if namespace.mlp_only_train is not None and namespace.pooler not in (None, "cls", "mask"):
+    if namespace.mlp_only_train is not None and namespace.pooler not in (None, "cls"):
         raise UserError(
             f"--mlp_only_train belongs to --pooler cls; pooler {namespace.pooler} has no projection; leave one out"
         )

@@ -166,12 +166,13 @@ def training_table(record: RunRecord) -> str:
 def stages_row(record: RunRecord) -> dict[str, str]:
     """What the encoder was trained with before, where that is known."""
     said = [
-        f"{number}. {row['objective']}" + (f" ({row['stage']})" if row.get("stage") else "")
+        f"{row['objective']}"
+        + (f" ({row['paper']})" if row.get("paper") else "")
         + f": {row['steps']} steps on {row['text']}, {row['sentences']:,} sentences, sha256 "
         f"{str(row['sha256'])[:16]}, learning rate {row['learning_rate']}, seed {row['seed']}"
-        for number, row in enumerate(record.stages, 1)
-    ]  # fmt: skip
-    return {"Stages before": escape_markdown("; ".join(said))} if said else {}
+        for row in record.stages
+    ]
+    return {"Stages before": escape_markdown("; then ".join(said))} if said else {}
 
 
 def adapter_row(record: RunRecord) -> dict[str, str]:

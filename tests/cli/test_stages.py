@@ -70,7 +70,7 @@ def test_record_and_card_tell_both_stages(trained, inputs):
     assert row["weights_sha256"] == first.model["weights_sha256"] and row["text"] == "text.txt"
     assert (row["objective"], row["stage"], row["steps"], row["sentences"]) == ("mlm", "mlm", 3, len(TEXTS))
     card = (trained / "out/README.md").read_text()
-    assert "| Stages before | 1. mlm (mlm): 3 steps on text.txt" in card
+    assert "| Stages before | mlm (https://arxiv.org/abs/1810.04805): 3 steps on text.txt" in card
     assert "--stage contrast" in " ".join(last.command)
     assert json.loads((trained / "out/run.json").read_text())["stages"] == last.stages
 

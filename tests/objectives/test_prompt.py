@@ -132,10 +132,11 @@ def test_value_and_gradient_are_those_of_single_sentences(tmp_path, family):
     assert model.projection_linear.weight.grad.abs().sum() > 0
     for chunk_size in (None, 3):
         value, own = found(chunk_size)
-        torch.testing.assert_close(value, expected, rtol=0, atol=1e-10)
+        torch.testing.assert_close(value, expected, rtol=0, atol=1e-5 if family == "modernbert" else 1e-10)
         assert own.keys() == gradient.keys()
         for name in own:
-            torch.testing.assert_close(own[name], gradient[name], rtol=0, atol=1e-9)
+            near = 1e-5 if family == "modernbert" else 1e-9  # whose angles are float32
+            torch.testing.assert_close(own[name], gradient[name], rtol=0, atol=near)
 
 
 def test_equal_lengths_share_their_noise_and_chunks_do_not_change_it(tmp_path):
@@ -228,6 +229,7 @@ def test_mistakes_are_refused_in_a_sentence(tmp_path):
     for call, said in (
         (lambda: Template.of("{mask} is {text}"), "may stand in it once, behind {text}"),
         (lambda: Template.of("{text} {mask} {mask}"), "may stand in it once"),
+        (lambda: load_model(folder, "mask", "always", prompt_template=TEMPLATES[0]), "which is embedded without one"),
         (lambda: load_model(folder, "mask"), "give --prompt_template with {mask} behind {text}, or promptbert"),
         (lambda: load_model(folder, "mask", prompt_template="a {text}"), "takes the vector of the mask token"),
         (lambda: Prompted(template=Template.of("a {text}")), "put {mask} in it"),
@@ -313,6 +315,7 @@ def test_a_template_that_only_stands_before_a_text_is_exported_as_a_prompt(tmp_p
     [
         ("--view_templates a{text}{mask}", "--view_templates belongs to --view prompt"),
         ("--template_denoising no", "--template_denoising belongs to --view prompt"),
+        ("--view prompt --mlp_only_train no", "--view prompt embeds without it"),
         ("--view prompt --pooler mean", "--view prompt pools the mask token of its templates, and --pooler is mean"),
         ("--view prompt --prompt_template a{text}", "name the template with --view_templates"),
         ("--view prompt --view_templates a{text}", "takes the vector of the mask token of a template"),

@@ -14,7 +14,7 @@ from hf_focalcse.objectives.diffcse import DiffCSE
 from hf_focalcse.objectives.mlm import MaskedLanguageModel
 from hf_focalcse.objectives.momentum_queue import MomentumQueue
 
-TEMPLATES = ('a man reads "{text}" with {mask} in the house', "the book : {text} is {mask}")
+TEMPLATES = ("a man reads {text} with {mask} in the house", "the old book {text} is {mask}")
 MADE = {  # name -> the objective for an encoder that lies in a folder
     "mlm": lambda base: MaskedLanguageModel(mask_probability=0.4),
     "momentum_queue": lambda base: MomentumQueue(
