@@ -165,13 +165,14 @@ def training_table(record: RunRecord) -> str:
 
 def stages_row(record: RunRecord) -> dict[str, str]:
     """What the encoder was trained with before, where that is known."""
-    said = [
-        f"{row['objective']}"
-        + (f" ({row['paper']})" if row.get("paper") else "")
-        + f": {row['steps']} steps on {row['text']}, {row['sentences']:,} sentences, sha256 "
-        f"{str(row['sha256'])[:16]}, learning rate {row['learning_rate']}, seed {row['seed']}"
-        for row in record.stages
-    ]
+    said = []
+    for row in record.stages:
+        source = f" ({row['paper']})" if row.get("paper") else ""
+        text = (
+            f"{row['steps']} steps on {row['text']}, {row['sentences']:,} sentences, sha256 {str(row['sha256'])[:16]}"
+        )
+        rate = f"learning rate {row['learning_rate']}, seed {row['seed']}"
+        said.append(f"{row['objective']}{source}: {text}, {rate}")
     return {"Stages before": escape_markdown("; then ".join(said))} if said else {}
 
 

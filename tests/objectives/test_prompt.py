@@ -278,9 +278,7 @@ def test_the_record_and_the_commands_know_the_template(trained, tmp_path, capsys
     assert scores.scores["graded/file/all/spearman"] == pytest.approx(record.final["graded/file/all/spearman"])
     assert scores.metadata["model"]["prompt_template"] == TEMPLATES[0]
     capsys.readouterr()
-    cli.run(
-        "inspect", [str(trained), "--train_file", f"{trained.parent}/text.txt", "--output", str(tmp_path / "i.tsv")]
-    )
+    cli.run("inspect", [str(trained), f"{trained.parent}/text.txt", "--batch_size", "4"], script="focalcse inspect")
     assert capsys.readouterr().out
 
 
