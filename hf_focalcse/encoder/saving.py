@@ -20,7 +20,7 @@ from .recorded import take_recorded
 logger = logging.get_logger(__name__)
 HEAD_FILE = "focal_head.safetensors"
 SIDE_PARTS = ("mlp", "tail")  # what it holds, where an encoder has them
-# A text is read once, so that `use_cache`, which Trainer sets on every encoder, changes nothing.
+# Of a config: says nothing of the vectors. Trainer turns use_cache off.
 NOT_OF_THE_VECTORS = ("transformers_version", "_name_or_path", "architectures", "dtype", "torch_dtype", "use_cache")
 
 if TYPE_CHECKING:
