@@ -97,7 +97,8 @@ class EncodingMixin(_Base):
 
     def reach(self) -> int:
         """The number of tokens that the encoder reads at all."""
-        return int(min(self.positions, self.tokenizer.model_max_length))
+        limit = self.tokenizer.model_max_length  # first, since reading the tokenizer says how far positions go
+        return int(min(limit, self.positions))
 
     @property
     def first_position(self) -> int:

@@ -15,8 +15,22 @@ TEXTS = ["a man plays the guitar in the park " * 9, "a dog"]
 COMPUTED = ("modernbert", "nomic_bert", "qwen3", "deberta-v2")  # of which some call a number of positions theirs
 
 
-def limited(folder, family, limit, **config):
+def found(folder, family="bert", further=(), **config):
+    """A tiny encoder that pools by mean, with the files that sentence-transformers itself reads."""
     record_mean(save_tiny(folder, family, initializer_range=0.4, **config))
+    kinds = ("Transformer", "Pooling", *further)
+    paths = ["", *(f"{i}_{kind}" for i, kind in enumerate(kinds) if i)]
+    rows = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(zip(paths, kinds, strict=True))
+    ]
+    (folder / "modules.json").write_text(json.dumps(rows))
+    (folder / "1_Pooling/config.json").write_text('{"pooling_mode": "mean", "embedding_dimension": 16}')
+    return folder
+
+
+def limited(folder, family, limit, **config):
+    found(folder, family, **config)
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": limit}))
     return folder
 
@@ -56,7 +70,7 @@ def test_a_table_of_positions_ends(tmp_path, family):
 
 
 def test_an_encoder_without_a_number_of_positions_reads_what_its_tokenizer_says(tmp_path):
-    folder = record_mean(save_tiny(tmp_path / "base", "t5"))
+    folder = found(tmp_path / "base", "t5")
     lengths, notes = {}, {}
     for limit in (700, int(1e30)):
         shutil.copytree(folder, tmp_path / str(limit))
@@ -72,10 +86,7 @@ def test_the_auto_class_honours_what_the_files_say_of_a_text(tmp_path):
     """Prompts by name, lower-casing, length, normalisation and similarity: none is passed over."""
     from sentence_transformers import SentenceTransformer
 
-    folder = record_mean(save_tiny(tmp_path, initializer_range=0.4))
-    rows = json.loads((folder / "modules.json").read_text())
-    rows.append({"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"})
-    (folder / "modules.json").write_text(json.dumps(rows))
+    folder = found(tmp_path, further=["Normalize"])
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 9, "do_lower_case": true}')
     said = {"prompts": {"query": "the man "}, "similarity_fn_name": "dot"}
     (folder / "config_sentence_transformers.json").write_text(json.dumps(said))
