@@ -36,7 +36,7 @@ def run_stages(settings: Settings, run: Callable[..., None]) -> None:
     resume = settings.training.resume_from_checkpoint
     if resume not in (None, "last"):
         raise UserError(f"{RESUME} is {resume!r}; a recipe with stages goes on with 'last' alone")
-    planned = []
+    planned: list[tuple[str, Settings]] = []
     for number, name in enumerate(names, 1):
         own = folder if number == len(names) else folder / STAGES / f"{number}-{name}"
         flags = ["--stage", name, "--output_dir", str(own)]

@@ -368,7 +368,7 @@ def tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_lengt
 
 def pad(rows: Sequence[list[int]], filler: int) -> tuple[Tensor, Tensor]:
     """Ids of B sentences -> ids filled up on the right and mask, (B, L) int64."""
-    longest = max(map(len, rows))
+    longest = max(1, *map(len, rows))  # an empty text may have no token at all
     ids = torch.tensor([row + [filler] * (longest - len(row)) for row in rows], dtype=torch.int64)
     mask = torch.arange(longest) < torch.tensor([len(row) for row in rows]).unsqueeze(1)
     return ids, mask.long()

@@ -13,7 +13,6 @@ from torch import Tensor
 from ..data.prompted import Prompted, shifted_positions
 from ..data.views import pad
 from ..errors import UserError
-from .poolers import pooler_of
 
 
 @dataclass(frozen=True)
@@ -58,28 +57,3 @@ class Denoising:
         output = model.encoder(input_ids=ids, attention_mask=mask, position_ids=positions, **model.family.arguments)
         states: Tensor = model.pool((output.last_hidden_state,), mask, ids)  # (R, D)
         return states[where].unflatten(0, text_tokens.shape)
-
-
-def check_prompted(model: Any, views: Sequence[Any], max_seq_length: int) -> None:
-    """Check that the encoder can be trained and used with views in templates.
-
-    Raises:
-        UserError: they are not all in templates, one is not as the others, the encoder embeds otherwise than they do,
-            or a template is too long.
-    """
-    if not all(isinstance(view, Prompted) for view in views) or len({view.denoised for view in views}) > 1:
-        raise UserError("views in templates of their own are all so, and all denoised or none; make all `Prompted`")
-    if model.template != views[0].template or not pooler_of(model.pooler_name).marked:
-        now = "no template" if model.template is None else f"the template {model.template.text!r}"
-        raise UserError(
-            f"the first view stands in the template {views[0].template.text!r} and is pooled at its mask token, but "
-            f"the encoder embeds with {now} and pooler {model.pooler_name}; load it with pooler='mask' and "
-            f"prompt_template={views[0].template.name!r}"
-        )
-    for view in views:
-        longest = max_seq_length + view.template.tokens(model.tokenizer)
-        if longest > model.reach():
-            raise UserError(
-                f"max_seq_length is {max_seq_length}, and with the template {view.template.text!r} that is {longest} "
-                f"tokens, but this encoder takes {model.reach()}; give a smaller --max_seq_length"
-            )

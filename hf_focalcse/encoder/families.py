@@ -106,6 +106,8 @@ FAMILIES = (
         since="5.3",
     ),
     Family("Gemma3Text", **(DECODER | {"pooler": "mean", "base": "Gemma3", "since": "4.50"})),
+    Family("Llama", **DECODER),
+    Family("Mistral", **DECODER),
     Family(
         "ModernBert",
         ("attention_dropout", "embedding_dropout", "mlp_dropout"),

@@ -33,7 +33,9 @@ def first_token(layers: Layers, mask: Tensor, ids: Tensor) -> Tensor:
 
 
 def last_token(layers: Layers, mask: Tensor, ids: Tensor) -> Tensor:
-    return token_at(layers[-1], mask.shape[1] - 1 - mask.int().flip(1).argmax(1))
+    place = mask.shape[1] - 1 - mask.int().flip(1).argmax(1)
+    there = mask.gather(1, place.unsqueeze(1)).bool()  # not in an empty text without special tokens, which gives 0
+    return token_at(layers[-1], place).where(there, layers[-1].new_zeros(()))
 
 
 def token_at(hidden: Tensor, place: Tensor) -> Tensor:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ..data.prompted import Prompted
 from ..data.views import View, Views
-from ..encoder.denoising import Denoising, check_prompted
+from ..encoder.denoising import Denoising
+from ..encoder.marked import check_prompted
 from ..errors import UserError
 from ..losses import ContrastiveLoss, missing_reference
 from ..losses.base import Pairs
