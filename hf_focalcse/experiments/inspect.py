@@ -68,7 +68,7 @@ def check(args: InspectOptions) -> None:
 
 def inspect_labelled(args: InspectOptions, device: Any) -> str:
     """Pairs that are rated low and similar by the encoder, with the cosines of ``--after`` beside them."""
-    encoders = {}
+    encoders: dict[str, Any] = {}
     for name in filter(None, (args.model_name_or_path, args.after)):
         place = quickstart.resolve_model(name, args.model_revision if name == args.model_name_or_path else None)
         model = load_model(place.path, args.pooler, revision=place.revision)
