@@ -28,7 +28,7 @@ def text_of(file):
 @pytest.mark.parametrize("paper", TEXTS)
 def test_the_items_are_the_tables_and_figures_of_the_paper(paper, shared):
     name, settings = TEXTS[paper]
-    found = re.findall(r"\b(Table|Figure)[. ]*\[?(\d)", text_of(shared / "papers" / name))
+    found = re.findall(r"\b(Table|Figure)[\s.]*\[?(\d)", text_of(shared / "papers" / name))
     named = {f"{kind.lower()}{number}" for kind, number in found}
     assert named - settings == set(item_names(paper)) - OF_NO_TABLE[paper]
 
@@ -112,7 +112,7 @@ def test_all_items_are_listed(capsys):
         (["focal-2023", "table2", "--scale", "small"], "--scale is 'small'; it must be paper or quickstart"),
         (["focal-2023", "table2", "--rerank_file", "x"], "is not scored by reranking"),
         (["focal-2023", "table2", "--pairs_file", "x"], "looks at no pairs"),
-        (["focal-2023", "table2", "--epochs", "3"], "there is no flag --epochs"),
+        (["focal-2023", "table2", "--epoch_number", "3"], "there is no flag --epoch_number"),
     ],
 )
 def test_mistakes(arguments, message, tmp_path, monkeypatch, capsys):
