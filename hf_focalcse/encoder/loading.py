@@ -16,6 +16,7 @@ from .auto import MODELS
 from .direction import check_direction
 from .lengths import NO_LIMIT, has_position_table, take_limit
 from .lora import read_projection
+from .marked import check_marked
 from .packaged import resolve_model
 from .parts import fill
 from .poolers import POOLERS
@@ -81,7 +82,8 @@ def load_model(
     chosen = choose_prompt(files.prompts, files.default_prompt_name, prompt, prompt_name)
     files.prompts, files.default_prompt_name = add_prompt(files.prompts, chosen)
     if prompt_template is not None:
-        files.template = Template.of(prompt_template).name if prompt_template else None
+        named = MODELS[type(config)].family.template(prompt_template)
+        files.template = Template.of(named).name if prompt_template else None
     if chosen and files.template:
         raise UserError(
             f"the prompt {chosen!r} and the template {files.template!r} would both stand before a text; give "
@@ -98,6 +100,7 @@ def load_model(
             model.side_parts.add("mlp")
     model.tokenizer = load_tokenizer(source, path, files.lower_case, getattr(config, "pad_token_id", None))
     check_tokenizer(model, name)
+    check_marked(model)
     if files.padding_side is not None:
         model.tokenizer.padded_left = files.padding_side == "left"
     take_limit(model, model.tokenizer, files.limit)
