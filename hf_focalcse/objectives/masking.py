@@ -154,8 +154,17 @@ class TiedDecoder(nn.Module):
         self._at = [weight, bias]
 
     def forward(self, states: Tensor) -> Tensor:
-        weight, bias = (None if at is None else getattr(*at) for at in self._at)
+        weight, bias = (None if at is None else gathered(getattr(*at)) for at in self._at)
         return F.linear(states, weight, bias)  # type: ignore[arg-type]
+
+
+def gathered(parameter: Any) -> Any:
+    """A parameter whole, where FSDP2 has shared it out; its gradient is averaged over the ranks, as others are."""
+    if not hasattr(parameter, "full_tensor"):
+        return parameter
+    from torch.distributed.tensor import Partial
+
+    return parameter.full_tensor(grad_placements=[Partial("avg")] * parameter.device_mesh.ndim)
 
 
 class MaskedHead(nn.Module):
