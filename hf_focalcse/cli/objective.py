@@ -18,6 +18,7 @@ from ..training.engines import whole_model
 # the flags that only a contrastive objective has
 CONTRASTIVE = (
     *("loss", "mask_duplicates", "hard_negative_weight", "negatives", "view", "repetition_rate", "augmentation"),
+    *("do_mlm", "mlm_weight", "mlm_probability"),
     *("reference_model", "reference_pooler", "reference_revision", "reference_weights"),
 )
 
@@ -64,6 +65,7 @@ def prepare_objective(settings: Settings, loss: ContrastiveLoss | None, sentence
         reference_weights=settings.reference.reference_weights,
         views=prepare_views(settings, sentences),
         hard_negative_weight=prepare_weight(settings, sentences),
+        **prepare_masking(settings),
         **settings.objective_settings,
     )
     return made
@@ -82,6 +84,17 @@ def prepare_weight(settings: Settings, sentences: Any) -> float:
             "out, or name three with --columns"
         )
     return 1.0 if weight is None else weight
+
+
+def prepare_masking(settings: Settings) -> dict[str, float]:
+    """The weight of masked language modelling beside the loss, and the share of hidden tokens, where it is asked for."""
+    if not settings.loss.do_mlm:
+        return {}
+    weight, probability = settings.loss.mlm_weight, settings.loss.mlm_probability
+    return {
+        "mlm_weight": 0.1 if weight is None else weight,
+        "mlm_probability": 0.15 if probability is None else probability,
+    }
 
 
 def prepare_views(settings: Settings, sentences: Any) -> int | list[View]:

@@ -114,10 +114,11 @@ class Objective(nn.Module):
             UserError: with the reason and what works.
         """
 
-    def memory(self) -> dict[str, int]:
+    def memory(self) -> dict[str, Any]:
         """For the estimate of a step's memory, see `estimate_step`: ``passes`` with gradient through networks of the
-        encoder's size that a row takes, and bytes of the ``frozen`` networks that are held beside this module."""
-        return {"passes": 1, "frozen": 0}
+        encoder's size that a row takes, bytes of the ``frozen`` networks that are held beside this module, and
+        ``guesses``, the share of a row's tokens that are guessed out of the whole vocabulary."""
+        return {"passes": 1, "frozen": 0, "guesses": 0.0}
 
     def restore(self, kept: Mapping[str, Tensor]) -> None:
         """Take back what `kept` gave; parameters that an engine restores itself may be missing.

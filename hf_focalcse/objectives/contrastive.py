@@ -14,6 +14,7 @@ from ..losses import ContrastiveLoss, missing_reference
 from ..losses.base import Pairs
 from ..losses.values import positive_number
 from .base import Batch, Objective
+from .masking import MaskedTokens
 from .pairs import NEGATIVES, make_pairs
 from .reference import References, Stopwatch
 
@@ -33,6 +34,8 @@ class Contrastive(Objective, name="contrastive"):
         hard_negative_weight: of an anchor's own hard negative in the denominator, 1 for those of others; above 0.
         negatives: "global", those of all processes, or "local".
         max_seq_length: tokens of a sentence that the reference reads.
+        mlm_weight: of masked language modelling beside the loss, over the tokens of all views (Gao et al. 2021,
+            section 6.2); None has none. mlm_probability: the share of the tokens that is to be guessed.
 
     Raises:
         UserError: the loss needs a reference and none is given, or more are given than the loss uses; an unknown value
@@ -49,6 +52,8 @@ class Contrastive(Objective, name="contrastive"):
         reference_weights: Sequence[float] | None = None,
         views: int | Sequence[View] = 2,
         hard_negative_weight: float = 1.0,
+        mlm_weight: float | None = None,
+        mlm_probability: float = 0.15,
     ):
         super().__init__()
         references = list(reference) if isinstance(reference, (list, tuple)) else [reference] * (reference is not None)
@@ -85,6 +90,11 @@ class Contrastive(Objective, name="contrastive"):
         self.side_time = Stopwatch() if references else None
         self._autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
         self._beside: Callable[[], Any] | None = None  # a parameter of the encoder
+        self.mlm_weight, self.mlm_probability = mlm_weight, mlm_probability
+        if mlm_weight is not None:
+            positive_number("mlm_weight", mlm_weight)
+            self.tokens = MaskedTokens(mlm_probability, whole_words=False, named="mlm_probability")
+        self._guessed: Tensor | None = None  # the loss of masked language modelling in the last step
 
     def collator(self, tokenizer: Any, max_seq_length: int, seed: int) -> Callable[[list[Any]], dict[str, Tensor]]:
         return Views(tokenizer, max_seq_length, self.views, seed)
@@ -97,6 +107,8 @@ class Contrastive(Objective, name="contrastive"):
         self._autocast = autocast
         self._beside = lambda: next(model.parameters())
         self.criterion.fit(model.dimensions)
+        if self.mlm_weight is not None:
+            self.tokens.attach(model)
         if self.criterion.matryoshka_dims:  # what scores the encoder or exports it has to know
             model.config.focal_cl = model.config.focal_cl | {"matryoshka_dims": list(self.criterion.matryoshka_dims)}
         kinds = () if isinstance(self.views, int) else self.views
@@ -110,6 +122,7 @@ class Contrastive(Objective, name="contrastive"):
     def loss(self, model: Any, batch: Batch) -> tuple[Tensor, Pairs]:
         embeddings = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])  # (B, V, D)
         reference = self._refer(batch)  # (B, D')
+        beside = self._guess_tokens(batch)
         if "real" in batch:  # all ranks run the last batch whole (FSDP2 and ZeRO-3 count on it), then drop its padding
             real = batch["real"]
             embeddings, reference = embeddings[real], None if reference is None else reference[real]
@@ -125,7 +138,19 @@ class Contrastive(Objective, name="contrastive"):
             self.hard_negative_weight,
         )
         pairs = self.extend(pairs, batch)
-        return self.criterion(pairs) + self.further(batch, embeddings), pairs
+        return self.criterion(pairs) + self.further(batch, embeddings) + beside, pairs
+
+    def _guess_tokens(self, batch: Batch) -> Tensor | float:
+        """The weighted loss of masked language modelling, where there is one."""
+        if self.mlm_weight is None:
+            return 0.0
+        guessed = self.tokens.loss(batch)
+        self._guessed = guessed.detach()
+        return self.mlm_weight * guessed
+
+    def diagnostics(self, pairs: Pairs) -> dict[str, float]:
+        guessed = {} if self._guessed is None else {"mlm_loss": self._guessed.item()}
+        return super().diagnostics(pairs) | guessed
 
     def project(self, embeddings: Tensor) -> Tensor:
         """Embeddings (B, V, D) -> what the loss compares, where a subclass puts something between them."""
@@ -149,11 +174,19 @@ class Contrastive(Objective, name="contrastive"):
             return self.reference.encode(batch, self._beside())
 
     def identity(self) -> dict[str, Any]:
-        return super().identity() | {
-            "loss": self.criterion.config | {"mask_duplicates": self.mask_duplicates},
-            "negatives": self.negatives,
-            "hard_negative_weight": self.hard_negative_weight,
-        }
+        return (
+            super().identity()
+            | {
+                "loss": self.criterion.config | {"mask_duplicates": self.mask_duplicates},
+                "negatives": self.negatives,
+                "hard_negative_weight": self.hard_negative_weight,
+            }
+            | self._masked_settings()
+        )
+
+    def _masked_settings(self) -> dict[str, float]:
+        given = {"mlm_weight": self.mlm_weight, "mlm_probability": self.mlm_probability}
+        return {} if self.mlm_weight is None else {k: v for k, v in given.items() if v is not None}
 
     def cost(self, steps: Stopwatch) -> dict[str, float]:
         """Seconds a batch that the reference takes, and its share of forward and backward."""
@@ -167,12 +200,16 @@ class Contrastive(Objective, name="contrastive"):
 
     def describe(self) -> dict[str, Any]:
         weight = {} if self.hard_negative_weight == 1 else {"hard_negative_weight": self.hard_negative_weight}
-        return super().describe() | {"mask_duplicates": self.mask_duplicates} | weight
+        found = super().describe()
+        if self.mlm_weight is not None:
+            found["formula"] += "; plus mlm_weight times the mean over hidden tokens of -log P(token | the others)"
+        return found | {"mask_duplicates": self.mask_duplicates} | weight | self._masked_settings()
 
     def beside(self) -> list[Any]:
         """The frozen networks."""
         return [one.model for one in self.reference.each] if self.reference else []
 
-    def memory(self) -> dict[str, int]:
+    def memory(self) -> dict[str, Any]:
         frozen = sum(p.numel() * p.element_size() for model in self.beside() for p in model.parameters())
-        return super().memory() | {"frozen": frozen}
+        masked = {} if self.mlm_weight is None else {"passes": 2, "guesses": self.mlm_probability}
+        return super().memory() | {"frozen": frozen} | masked

@@ -49,7 +49,7 @@ class MaskedLanguageModel(Objective, name="mlm"):
             part.requires_grad_(False)
 
     def loss(self, model: Any, batch: Batch) -> tuple[Tensor, Pairs | None]:
-        ids, mask, texts = batch["input_ids"][:, 0], batch["attention_mask"][:, 0], batch["text_ids"]  # (B, L), (B,)
-        if "real" in batch:
-            ids, mask, texts = ids[batch["real"]], mask[batch["real"]], texts[batch["real"]]
-        return self.tokens.loss(ids, mask, texts, batch["seed"]), None
+        return self.tokens.loss(batch), None
+
+    def memory(self) -> dict[str, Any]:
+        return super().memory() | {"guesses": self.mask_probability}

@@ -65,7 +65,7 @@ def make_card(record: RunRecord, results: Results | None, plots: Sequence[str] =
         "supervision": "on pairs of texts that are said to mean the same"
         if record.data.get("columns")
         else "without labels",
-        "loss_name": loss["name"],
+        "loss_name": loss["name"] + (f" within {loss['objective']}" if "objective" in loss else ""),
         "paper": loss["paper"],
         "start": link(base) if base else code_span(Path(str(model["name_or_path"])).name),
         "notes": "".join(f"\n**Note:** {sentence(note)}\n" for note in record.notes),

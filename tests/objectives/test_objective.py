@@ -135,17 +135,34 @@ def test_every_objective_resumes_and_is_not_published(ranks, base, tmp_path, nam
     assert not list(folder.glob("objective*"))
 
 
+class Gradients(TrainerCallback):
+    """Those of the first step."""
+
+    def __init__(self):
+        self.found = {}
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **_):
+        named = model.named_parameters() if not self.found else ()
+        self.found |= {f"gradient {n}": p.grad.numpy().copy() for n, p in named if p.grad is not None}
+
+
 def end_of(base, folder, name, engine):
-    """All weights and what is kept, after four steps in float64 (DeepSpeed has float32) without dropout."""
+    """All weights and what is kept, after four steps in float64 (DeepSpeed has float32) without dropout, the last of
+    them over fewer rows; and the gradients of the first, where they are not shared out."""
     name += EQUAL_VIEWS * (name + EQUAL_VIEWS in BUILD)
     trainer = objective_trainer(
-        base, folder, name, engine, dropout=0.0, double=not engine.startswith("ZeRO"), optim="sgd", max_grad_norm=0.0,
-        learning_rate=0.01, lr_scheduler_type="constant", per_device_train_batch_size=8 if engine == "one" else 4,
+        base, folder, name, engine, dropout=0.0, double=not engine.startswith("ZeRO"), texts=TEXTS[:29], optim="sgd",
+        max_grad_norm=0.0, learning_rate=0.01, lr_scheduler_type="constant",
+        per_device_train_batch_size=8 if engine == "one" else 4,
     )  # fmt: skip
+    gradients = Gradients()
+    if engine in ("one", "DDP"):
+        trainer.add_callback(gradients)
     trainer.train()
+    assert trainer.state.global_step == 4
     state = trainer.accelerator.get_state_dict(trainer.model_wrapped) or {}
     weights = {name: value.detach().numpy().copy() for name, value in state.items()}
-    return weights | kept_of(trainer.objective)
+    return weights | kept_of(trainer.objective) | gradients.found
 
 
 SHARING = [pytest.param(engine, marks=marks) for engine, marks in (("FSDP2", needs_fsdp), ("ZeRO-2", needs_deepspeed))]
@@ -158,11 +175,33 @@ def test_two_processes_equal_one(ranks, tmp_path, name, engine):
     save_generator(base)
     one = ranks(1, end_of, base, tmp_path / "1", name, "one")[0]
     found = ranks(2, end_of, base, tmp_path / "2", name, engine)[0]
+    one = one if engine == "DDP" else {key: of for key, of in one.items() if not key.startswith("gradient ")}
     assert found.keys() == one.keys()
 
-    largest = max(float(np.abs(found[key] - one[key]).max()) for key in one)
-    print(f"{name}, {engine}: largest difference {largest:.1e}")
+    apart = {key: float(np.abs(found[key] - one[key]).max()) for key in one}
+    of_gradients = [size for key, size in apart.items() if key.startswith("gradient ")]
+    assert len(of_gradients) > 30 or engine != "DDP"
+    largest = max(apart.values())
+    print(f"{name}, {engine}: largest difference {largest:.1e}; of a gradient {max(of_gradients, default=0):.1e}")
     assert largest <= (1e-4 if engine.startswith("ZeRO") else 1e-12)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_one_step_moves_what_is_trained_and_nothing_else(base, tmp_path, name):
+    trainer = objective_trainer(base, tmp_path, name, max_steps=1, per_device_train_batch_size=16)
+    momentum = [] if not hasattr(trainer.objective, "twin") else [trainer.objective.twin]
+    frozen = [one for one in getattr(trainer.objective, "beside", list)() if one not in momentum]
+    before = {key: p.detach().clone() for key, p in trainer.model.named_parameters()}
+    others = [[p.clone() for p in one.parameters()] for one in (*frozen, *momentum)]
+    trainer.train()
+    moved = {key for key, p in trainer.model.named_parameters() if not p.equal(before[key])}
+    trained = {key for key, p in trainer.model.named_parameters() if p.requires_grad}
+    assert {key for key in trained - moved if "key.bias" not in key} == set() == moved - trained
+    held = {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
+    assert held == {id(p) for p in trainer.model.parameters() if p.requires_grad}
+    for network, old in zip((*frozen, *momentum), others, strict=True):
+        still = [new.equal(one) for new, one in zip(network.parameters(), old, strict=True)]
+        assert all(still) if network in frozen else not all(still)  # the momentum encoder follows
 
 
 def test_it_is_in_checkpoints_and_never_published(ranks, base, tmp_path):

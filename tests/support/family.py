@@ -7,9 +7,11 @@ from transformers import AutoModelForMaskedLM
 
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss, load_model
 from hf_focalcse.data.views import Repeat, View
+from hf_focalcse.objectives import Contrastive
 from hf_focalcse.objectives.diffcse import DiffCSE
 from hf_focalcse.objectives.mlm import MaskedLanguageModel
 from hf_focalcse.objectives.momentum_queue import MomentumQueue
+from hf_focalcse.objectives.tsdae import TSDAE
 
 MADE = {  # name -> the objective for an encoder that lies in a folder
     "mlm": lambda base: MaskedLanguageModel(mask_probability=0.4),
@@ -17,6 +19,8 @@ MADE = {  # name -> the objective for an encoder that lies in a folder
         build_loss("focal"), queue_size=12, momentum=0.5, views=[View(), Repeat(rate=0.5)]
     ),
     "diffcse": lambda base: DiffCSE(build_loss("focal"), generator_model=f"{base}-generator", rtd_weight=0.5),
+    "tsdae": lambda base: TSDAE(),
+    "masked beside": lambda base: Contrastive(build_loss("focal"), mlm_weight=0.5, mlm_probability=0.4),
 }
 EQUAL_VIEWS = ", equal views"  # others draw for a batch as a whole, which several processes share out otherwise
 BUILD = MADE | {
