@@ -30,6 +30,11 @@ def prepare_loss(settings: Settings) -> ContrastiveLoss | None:
         UserError: the loss cannot be built, or the command line gives what only a contrastive objective has.
     """
     name = settings.loss.objective
+    projection = {"mlp_only_train", "reinit_projection"} & settings.explicit
+    if projection and not OBJECTIVES[name].projects:
+        raise UserError(
+            f"--{min(projection)} is about the projection of [CLS], which --objective {name} does not use; leave it out"
+        )
     if issubclass(OBJECTIVES[name], Contrastive):
         return build_loss(settings.loss.loss, **settings.loss_settings)
     given = [flag for flag in (*CONTRASTIVE, *settings.loss_settings) if flag in settings.explicit]
@@ -87,7 +92,7 @@ def prepare_weight(settings: Settings, sentences: Any) -> float:
 
 
 def prepare_masking(settings: Settings) -> dict[str, float]:
-    """The weight of masked language modelling beside the loss, and the share of hidden tokens, where it is asked for."""
+    """The weight of masked language modelling beside the loss, and the share of hidden tokens; nothing without it."""
     if not settings.loss.do_mlm:
         return {}
     weight, probability = settings.loss.mlm_weight, settings.loss.mlm_probability

@@ -48,6 +48,8 @@ class Objective(nn.Module):
     side_time: Stopwatch | None = None
     #: Frozen encoders that the objective compares with; they are held beside this module, not in it.
     reference: References | None = None
+    #: Whether vectors pass the encoder's own projection in training, where it has one.
+    projects: ClassVar[bool] = True
     #: Whether equal texts in a batch are left out of each other's negatives.
     mask_duplicates: bool = False
     #: Whose candidates an anchor meets: those of all processes ("global"), or of its own ("local").

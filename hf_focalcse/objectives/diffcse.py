@@ -41,6 +41,7 @@ class DiffCSE(Contrastive, name="diffcse"):
         rtd_padding: count padding as words to be told, as in the released code; the width of a batch then matters.
     """
 
+    projects = False
     formula = "plus λ times the mean over tokens of -log P(replaced or not | sentence with guesses, its vector)"
     paper = "https://arxiv.org/abs/2204.10298"
     citation = """@inproceedings{chuang2022diffcse,

@@ -26,6 +26,7 @@ class MaskedLanguageModel(Objective, name="mlm"):
         whole_words: hide words as a whole, where the tokenizer marks the parts of a word by "##".
     """
 
+    projects = False
     formula = "mean over the hidden tokens of -log P(token | sentence with tokens hidden)"
     paper = "https://arxiv.org/abs/1810.04805"
     citation = """@inproceedings{devlin2019bert,

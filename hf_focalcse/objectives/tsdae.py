@@ -34,6 +34,7 @@ class TSDAE(Objective, name="tsdae"):
             without spaces between words.
     """
 
+    projects = False
     formula = "mean over tokens of -log P(token | tokens before it, vector of the sentence with words deleted)"
     paper = "https://arxiv.org/abs/2104.06979"
     citation = """@inproceedings{wang2021tsdae,
