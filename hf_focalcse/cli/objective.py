@@ -33,7 +33,8 @@ def prepare_loss(settings: Settings) -> ContrastiveLoss | None:
     projection = {"mlp_only_train", "reinit_projection"} & settings.explicit
     if projection and not OBJECTIVES[name].projects:
         raise UserError(
-            f"--{min(projection)} is about the projection of [CLS], which --objective {name} does not use; leave it out"
+            f"--{min(projection)} is about the projection of [CLS], and --objective {name} does not use it; leave the "
+            "flag out"
         )
     if issubclass(OBJECTIVES[name], Contrastive):
         return build_loss(settings.loss.loss, **settings.loss_settings)

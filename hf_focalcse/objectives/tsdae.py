@@ -30,8 +30,8 @@ class TSDAE(Objective, name="tsdae"):
 
     Args:
         deletion_ratio: the share of the words that is deleted; one word always stays.
-        whole_words: delete whole words where the tokenizer marks their parts or their beginnings; false for text
-            without spaces between words.
+        delete_tokens: delete single tokens, not whole words, for text without spaces between words. Words are known
+            where the tokenizer marks their parts or their beginnings.
     """
 
     projects = False
@@ -45,11 +45,11 @@ class TSDAE(Objective, name="tsdae"):
   year = {2021}
 }"""
 
-    def __init__(self, *, deletion_ratio: float = 0.6, whole_words: bool = True):
+    def __init__(self, *, deletion_ratio: float = 0.6, delete_tokens: bool = False):
         super().__init__()
         if not 0 < deletion_ratio < 1:
             raise UserError(f"deletion_ratio is {deletion_ratio}; it must be above 0 and below 1 (0.6 is usual)")
-        self.deletion_ratio, self.whole_words = deletion_ratio, whole_words
+        self.deletion_ratio, self.delete_tokens = deletion_ratio, delete_tokens
         self._model: list[Any] = []  # in a list, so that the encoder is no part of this module
 
     def collator(self, tokenizer: Any, max_seq_length: int, seed: int) -> Callable[[list[Any]], dict[str, Tensor]]:
@@ -69,7 +69,7 @@ class TSDAE(Objective, name="tsdae"):
         self.head = masked_head(model).to(weights)
         vocabulary = model.config.vocab_size
         self.special = special_tokens(model.tokenizer, vocabulary)  # no buffers: the tokenizer has them in every run
-        self.continues = continuing(model.tokenizer, vocabulary) & self.whole_words
+        self.continues = continuing(model.tokenizer, vocabulary) & (not self.delete_tokens)
         self.pad_id = model.tokenizer.pad_token_id
 
     def loss(self, model: Any, batch: Batch) -> tuple[Tensor, Pairs | None]:

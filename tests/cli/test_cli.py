@@ -276,7 +276,7 @@ MISTAKES = [  # what the job decides once it sees files, models or devices
     ("train", f"{GOOD} --objective diffcse", "diffcse needs a frozen masked language model with the encoder's vocab"),
     ("train", f"{GOOD} --objective diffcse --generator_model tiny", "'tiny' has no head that guesses masked words"),
     ("train", f"{GOOD} --objective mlm --loss focal", "--loss belongs to contrastive objectives, and --objective mlm"),
-    ("train", f"{GOOD} --objective tsdae --mlp_only_train true", "--objective tsdae does not use; leave it out"),
+    ("train", f"{GOOD} --objective tsdae --mlp_only_train true", "--objective tsdae does not use it; leave the flag out"),
     ("train", f"{GOOD} --objective tsdae --do_mlm", "--do_mlm belongs to contrastive objectives"),
     ("train", f"{GOOD} --objective tsdae --gradient_checkpointing", "--objective tsdae does not go with activation"),
     ("train", f"{GOOD} --objective mlm --view repeat", "--view belongs to contrastive objectives"),
@@ -780,7 +780,7 @@ def test_diffcse_trains_from_the_command_line(work, capsys):
 def test_tsdae_trains_from_the_command_line_and_a_contrastive_run_goes_on_from_it(work, capsys):
     run("train", *DCLR.replace("--loss dclr", "--objective tsdae --deletion_ratio 0.5 --chunk_size 4").split())
     said = capsys.readouterr().out
-    assert "Objective: tsdae, {'deletion_ratio': 0.5, 'whole_words': True}" in said and "Loss: " not in said
+    assert "Objective: tsdae, {'deletion_ratio': 0.5, 'delete_tokens': False}" in said and "Loss: " not in said
     record = RunRecord.load(work / "out")
     assert record.loss["name"] == "tsdae" and record.loss["deletion_ratio"] == 0.5
     assert record.model["projection"] == "none" and all(line["loss"] > 3 for line in record.log if "loss" in line)

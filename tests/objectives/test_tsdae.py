@@ -197,7 +197,7 @@ def test_words_are_deleted_as_a_whole(tmp_path):
     for seed in range(20):
         left = objective.left(ids, mask, batch["text_ids"], seed)[0].tolist()
         assert len(set(left[1:4])) == len(set(left[5:8])) == 1
-    _, pieces, _ = attached(tmp_path / "other", whole_words=False)
+    _, pieces, _ = attached(tmp_path / "other", delete_tokens=True)
     assert not pieces.continues.any()
 
     class Marked:
