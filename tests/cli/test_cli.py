@@ -276,7 +276,7 @@ MISTAKES = [  # what the job decides once it sees files, models or devices
     ("train", f"{GOOD} --objective diffcse", "diffcse needs a frozen masked language model with the encoder's vocab"),
     ("train", f"{GOOD} --objective diffcse --generator_model tiny", "'tiny' has no head that guesses masked words"),
     ("train", f"{GOOD} --objective mlm --loss focal", "--loss belongs to contrastive objectives, and --objective mlm"),
-    ("train", f"{GOOD} --objective tsdae --mlp_only_train true", "--objective tsdae does not use it; leave the flag out"),
+    ("train", f"{GOOD} --objective tsdae --mlp_only_train true", "--objective tsdae does not use it; leave the"),
     ("train", f"{GOOD} --objective tsdae --do_mlm", "--do_mlm belongs to contrastive objectives"),
     ("train", f"{GOOD} --objective tsdae --gradient_checkpointing", "--objective tsdae does not go with activation"),
     ("train", f"{GOOD} --objective mlm --view repeat", "--view belongs to contrastive objectives"),
