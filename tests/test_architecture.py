@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "hf_focalcse"
 LINES = 400  # of a file of the package, at most
+FEWER = {"training.trainer": 350}  # of files that tell a story which a reader should hold whole
 
 # room -> rooms that it may import; everyone may import errors. Rows stand in the order of the house, lowest first.
 ROOMS = {
@@ -127,8 +128,8 @@ def test_imports_of_our_own_are_relative():
 
 
 def test_no_file_is_longer_than_a_reader_can_hold():
-    long = {name: n for name, file in MODULES.items() if (n := len(file.read_text().splitlines())) > LINES}
-    assert not long
+    lines = {name: len(file.read_text().splitlines()) for name, file in MODULES.items()}
+    assert not {name: n for name, n in lines.items() if n > FEWER.get(name, LINES)} and FEWER.keys() <= lines.keys()
 
 
 def test_no_test_module_imports_another():

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from transformers import set_seed
+from transformers import TrainerCallback, set_seed
 
 from .. import quickstart
-from ..data.hub import download, load_split
-from ..data.pairs import PairRows, chosen_columns, header_of, pairs_of, read_pairs
+from ..data.hub import download, files_of_split, load_split
+from ..data.pairs import PairRows, chosen_columns, header_of, is_table, pairs_of, read_pairs
+from ..data.places import find_files
+from ..data.reading import Reading
 from ..data.sentences import Sentences, read_sentences, require
 from ..encoder.adapters import ADAPTER_FOLDER
 from ..encoder.augment import build_augmentations
@@ -24,7 +26,6 @@ from ..encoder.loading import load_model, require_exact
 from ..encoder.lora import add_lora
 from ..encoder.poolers import pooler_of
 from ..encoder.prompts import prompt_tokens
-from ..encoder.reading import find_unread
 from ..encoder.saving import HEAD_FILE
 from ..errors import UserError
 from ..evaluation import load_tasks, read_tasks
@@ -47,7 +48,7 @@ SENTEVAL = Path("SentEval/data/downstream")  # where the public training scripts
 
 
 def prepare_output(settings: Settings) -> Path:
-    """The output folder, new, empty, with the checkpoints to go on from, or with a run that `clear_output` removes.
+    """The output folder, new, empty, with the checkpoints to go on from, or with a run that `ClearOutput` removes.
 
     Raises:
         UserError: it holds a run, finished or not, or an encoder that the run reads, is a file, or cannot be written.
@@ -80,15 +81,22 @@ def earlier_run(folder: Path) -> list[Path]:
     return written + checkpoints.list_checkpoints(folder)
 
 
-def clear_output(folder: Path) -> None:
-    """Remove an earlier run. Called when everything is prepared: a mistake in the flags must not cost it."""
-    left = checkpoints.list_checkpoints(folder)
-    for checkpoint in left:  # a later --resume_from_checkpoint last must not find the old run's
-        checkpoints.remove(checkpoint)
-    if left or (folder / RUN_FILE).exists():  # no score of it may stand beside the next run's weights
-        for name in WRITTEN:
-            (folder / name).unlink(missing_ok=True)
-        shutil.rmtree(folder / ADAPTER_FOLDER, ignore_errors=True)
+class ClearOutput(TrainerCallback):
+    """Removes an earlier run when everything is prepared, the optimizer too: no mistake in the flags may cost it."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if args.process_index > 0:
+            return
+        left = checkpoints.list_checkpoints(self.folder)
+        for checkpoint in left:  # a later --resume_from_checkpoint last must not find the old run's
+            checkpoints.remove(checkpoint)
+        if left or (self.folder / RUN_FILE).exists():  # no score of it may stand beside the next run's weights
+            for name in WRITTEN:
+                (self.folder / name).unlink(missing_ok=True)
+            shutil.rmtree(self.folder / ADAPTER_FOLDER, ignore_errors=True)
 
 
 def make_writable(folder: Path, flag: str) -> None:
@@ -200,34 +208,40 @@ def advise_rate(settings: Settings) -> Settings:
     )
 
 
-def find_pairs(data: Data, how: dict[str, Any]) -> PairRows | None:
-    """The pairs of texts of a table that is asked for pairs or has columns with their usual names, else None.
+def find_pairs(data: Data, reading: Reading, how: dict[str, Any]) -> PairRows | None:
+    """The pairs of texts of tables that are asked for pairs or have columns with their usual names, else None.
 
-    how: the arguments of `read_pairs` besides file and columns.
+    how: the arguments of `read_pairs` besides files, columns and reading.
 
     Raises:
         UserError: columns are asked for of what has none.
     """
-    names = listed(data.train_file)
     if data.text_column is not None:
         return None
-    if data.dataset_name is not None and data.dataset_file is None:
-        rows = load_split(data.dataset_name, data.dataset_config, data.dataset_split, data.dataset_revision)
-        source = f"{data.dataset_name} ({data.dataset_split})"
-        columns = chosen_columns(rows.column_names, data.columns, source)
-        return None if columns is None else pairs_of(rows.select_columns(list(columns)), columns, source, **how)
-    if data.dataset_name is not None and data.dataset_file is not None:
-        names = [str(download(data.dataset_name, data.dataset_file, data.dataset_revision))]
-    header = header_of(names[0]) if len(names) == 1 else []
-    if not header:
+    of_split = (data.dataset_config, data.dataset_split, data.dataset_revision)
+    if data.dataset_name is None:
+        files = find_files([quickstart.resolve_text(name) or name for name in listed(data.train_file)]).files
+    elif data.dataset_file is not None:
+        files = [str(download(data.dataset_name, data.dataset_file, data.dataset_revision))]
+    else:
+        files = [str(file) for file in files_of_split(data.dataset_name, *of_split)]
+        if not files:
+            split, rows = f"{data.dataset_name} ({data.dataset_split})", load_split(data.dataset_name, *of_split)
+            columns = chosen_columns(rows.column_names, data.columns, split)
+            if columns is None:
+                return None
+            reading.require_used((), f"{split}, which is read by datasets")
+            return pairs_of(rows.select_columns(list(columns)), columns, split, **how)
+    plain = next((file for file in files if not is_table(file, reading)), None)
+    if plain is not None:
         if data.columns:
             raise UserError(
-                f"--columns {' '.join(data.columns)} names columns of one table, and {', '.join(names)} is none; give "
-                "one .csv, .tsv, .jsonl or .parquet file, or leave --columns out"
+                f"--columns {' '.join(data.columns)} names columns of tables, and {plain} is none; give .csv, .tsv, "
+                ".jsonl or .parquet files, name what lies between its columns with --delimiter, or leave --columns out"
             )
         return None
-    columns = chosen_columns(header, data.columns, names[0])
-    return None if columns is None else read_pairs(names[0], columns, **how)
+    columns = chosen_columns(header_of(files[0], reading), data.columns, files[0])
+    return None if columns is None else read_pairs(files, columns, reading, **how)
 
 
 def prepare_sentences(settings: Settings, model: Any) -> Sentences | PairRows:
@@ -256,7 +270,8 @@ def prepare_sentences(settings: Settings, model: Any) -> Sentences | PairRows:
         "max_seq_length": data.max_seq_length,
         "seed": args.seed,
     }
-    pairs = find_pairs(data, how)
+    reading = Reading(data.encoding_errors, data.encoding, data.delimiter, data.quotes)
+    pairs = find_pairs(data, reading, how)
     if pairs is not None:
         require(pairs, args.train_batch_size * args.world_size)
         return pairs
@@ -274,12 +289,6 @@ def prepare_sentences(settings: Settings, model: Any) -> Sentences | PairRows:
     require_exact(model, [sentences[i]["text"] for i in range(min(len(sentences), FIRST_LINES))])
     require(sentences, args.train_batch_size * args.world_size)
     return sentences
-
-
-def decide_unread(settings: Settings, model: Any, sentences: Sentences | PairRows) -> Settings:
-    """A note on the words that the tokenizer does not know."""
-    unread = find_unread(model.tokenizer, sentences)
-    return settings if unread is None else settings.noting(str(unread))
 
 
 def prepare_dev(settings: Settings, say: Callable[[object], None]) -> tuple[list[Any], Settings]:

@@ -18,7 +18,7 @@ from ..evaluation.verdict import conclusions, judged_keys, score_table
 from ..experiments.asked import settings_asked
 from ..losses import ContrastiveLoss
 from ..options.field import listed
-from ..options.tables import recorded, told_otherwise
+from ..options.tables import own_options, recorded, told_otherwise
 from ..parsing.settings import Settings
 from ..publishing.hub import Target
 from ..publishing.publish import prepare_push, publish
@@ -31,11 +31,10 @@ from ..training.finish import finish_run, first_record
 from ..training.trainer import FocalCSETrainer
 from .objective import decide_reference, describe_reference, prepare_loss, prepare_objective
 from .preparation import (
+    ClearOutput,
     advise_rate,
-    clear_output,
     decide_pooling,
     decide_precision,
-    decide_unread,
     prepare_dev,
     prepare_model,
     prepare_output,
@@ -93,9 +92,6 @@ def train(settings: Settings) -> None:
         )
     sentences = prepare_sentences(settings, model)
     say(sentences.report)
-    asked, settings = settings, decide_unread(settings, model, sentences)
-    for note in settings.notes[len(asked.notes) :]:
-        say(f"WARNING: {note}")
     dev, settings = prepare_dev(settings, say)
     settings = decide_reference(settings, loss)
 
@@ -104,8 +100,8 @@ def train(settings: Settings) -> None:
     trainer.score_baseline()
     record = trainer.record = start_record(settings, trainer)
     say(describe_start(settings, trainer, record))
-    if not args.resume_from_checkpoint and args.process_index == 0:
-        clear_output(folder)
+    if not args.resume_from_checkpoint:
+        trainer.add_callback(ClearOutput(folder))
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     require_numbers(model)
     trainer.save_whole(folder)
@@ -145,7 +141,8 @@ def make_trainer(
         raise UserError(" ".join(str(error).split())) from error
     model.augmentations = build_augmentations(settings.views.augmentation, trainer.views)
     show_progress(trainer, Path(settings.training.output_dir))
-    asked, told = settings_asked(settings), told_otherwise()  # what is told otherwise is compared by what it led to
+    encoders = {name for name, found in own_options().items() if found.encoder}
+    asked, told = settings_asked(settings), told_otherwise() | encoders  # these are compared by what they led to
     trainer.asked = {name: asked[name] for name in settings.own() if name in asked and name not in told}
     return trainer
 

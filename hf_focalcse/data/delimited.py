@@ -73,10 +73,9 @@ def _quoted(source: Input, lines: Iterator[str], delimiter: str, skipped: int) -
     rows = csv.reader(lines, strict=True, delimiter=delimiter)
     begun = skipped + 1
     broken = longest = 0
-    advice = (
-        f"; a cell with a {shown_delimiter(delimiter)}, quote or line end stands in double quotes, and quotes inside "
-    )
-    advice += f"it are doubled{source.hints.quotes}"
+    sign = shown_delimiter(delimiter)
+    advice = f"; a cell with a {sign}, quote or line end stands in double quotes, and quotes inside it are doubled"
+    advice += source.hints.quotes
     try:
         for row in rows:
             number = rows.line_num + skipped

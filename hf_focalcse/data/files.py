@@ -16,18 +16,14 @@ import weakref
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import UserError, on_one_line
 from .detect import HEAD, is_windows_text, marked_encoding, signature, transcoded, unmarked_encoding
+from .reading import AS_USUAL, BINARY, NO_HINTS, Hints, Reading
 
-TABLES = ("csv", "tsv", "jsonl", "json", "parquet", "xlsx")
-BINARY = ("parquet", "xlsx")
-TEXTS = ("txt", "md")  # one sentence on each line
-FORMATS = (*TEXTS, *TABLES)
 BLOCK = 1 << 20  # bytes copied or looked at together
 
 
@@ -123,35 +119,6 @@ def temporary_file() -> Iterator[Any]:
             raise
 
 
-class Hints(NamedTuple):
-    """What a message about a damaged file offers besides mending the file; the words follow the remedy."""
-
-    undecodable: str = ""
-    encoding: str = ""  # what names an encoding, such as " or give --encoding {}"
-    ragged: str = ""
-    delimiter: str = ""  # the same for a delimiter
-    quotes: str = ""  # how a file without quoting is read
-
-
-NO_HINTS = Hints()
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How files are read, where that was said.
-
-    errors: "strict" refuses bytes that are not of the encoding, "replace" puts U+FFFD in their place.
-    encoding: None is UTF-8, or what a byte order mark says.
-    delimiter: a sign, or a name of `guesses.DELIMITERS`; "none": lines are text, whatever they look like.
-    quotes: "double" or "none", whether cells may stand in double quotes; None: as usual in the format.
-    """
-
-    errors: str = "strict"
-    encoding: str | None = None
-    delimiter: str | None = None
-    quotes: str | None = None
-
-
 class Input:
     """One file or table: its name for messages, how its bytes become text, and how many lines are not UTF-8.
 
@@ -161,7 +128,7 @@ class Input:
         unit: "line" of a text, "row" of a table that has no lines.
     """
 
-    def __init__(self, name: str, reading: Reading = Reading(), hints: Hints = NO_HINTS, unit: str = "line"):
+    def __init__(self, name: str, reading: Reading = AS_USUAL, hints: Hints = NO_HINTS, unit: str = "line"):
         self.name, self.reading, self.errors, self.hints, self.unit = name, reading, reading.errors, hints, unit
         self.undecodable = 0  # lines in which bytes were replaced
         self.notes: list[str] = []  # how it was read, where that is not plain

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, on_one_line, suggest
 from .delimited import read_delimited
-from .files import TABLES, Input, MappedFile
+from .files import Input, MappedFile
 from .json_rows import read_json, read_jsonl
+from .reading import TABLES, TEXTS
 from .rows import Choose, Rows
 from .sheets import read_sheet
 
@@ -44,6 +45,15 @@ def read_records(
             yield source.at(number), row | {column: row[name] for column, name in names}
     for note in source.notes:
         logger.warning("%s", note)
+
+
+def open_table(source: Input, path: Path) -> tuple[str, MappedFile]:
+    """(format, mapped file) of a table; a file of plain text is one where its delimiter is named.
+
+    Raises:
+        UserError: as for `Input.open`.
+    """
+    return source.open(path, TABLES if source.reading.plain else (*TEXTS, *TABLES))
 
 
 def called(columns: Sequence[str], found: Sequence[str], also: Mapping[str, Sequence[str]] | None) -> list[str]:

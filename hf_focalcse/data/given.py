@@ -161,15 +161,18 @@ def given_sentences(rows: Any) -> GivenSentences:
     return sentences
 
 
-def measure_lengths(data: Any, tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> None:
-    """Let the report say which share of the sentences is longer than ``max_seq_length`` tokens, and what else the
-    tokenizer makes of them."""
-    if isinstance(data, GivenSentences):
-        found, report = look(lambda i: data[i]["text"], len(data), tokenizer, max_seq_length), data.report
-        report.max_seq_length = max_seq_length
-        report.truncated_share, report.truncated_sample = found.truncated_share, found.looked_at
-        report.unknown_share, report.alike_share = found.unknown_share, found.alike_share
-        report.notes, report.alarms = found.notes, found.alarms
+def measure(data: Any, tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> bool:
+    """Let a report that was made without a tokenizer say which share of the texts is longer than ``max_seq_length``
+    tokens, and what else the tokenizer makes of them; False where there is no such report."""
+    report = getattr(data, "report", None)
+    if report is None or report.truncated_share is not None:
+        return False
+    found = look(lambda i: list(data[i].values()), len(data), tokenizer, max_seq_length, report.notes)
+    report.max_seq_length = max_seq_length
+    report.truncated_share, report.truncated_sample = found.truncated_share, found.looked_at
+    report.unknown_share, report.alike_share = found.unknown_share, found.alike_share
+    report.notes, report.alarms = found.notes, found.alarms
+    return True
 
 
 def texts_of(data: Any, what: str) -> list[str]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, on_one_line
-from .files import FORMATS
 from .places import ending
+from .reading import FORMATS
 
 OURS = ("Text", "Csv")  # builders of `datasets` whose files are read here
 # What `datasets` says where a configuration is missing or unknown: a list of those that there are.

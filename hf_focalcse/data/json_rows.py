@@ -63,9 +63,8 @@ def _array(source: Input, file: MappedFile) -> Iterator[tuple[int, Any]]:
         arrays = {name: value for name, value in whole.items() if isinstance(value, list)}
         if len(arrays) != 1:
             raise UserError(
-                f"{source.name} is one JSON object with {len(arrays)} arrays "
-                f"({', '.join(map(repr, whole))[:120]}); give "
-                "one array of objects or, in a .jsonl, one object a line"
+                f"{source.name} is one JSON object with {len(arrays)} arrays ({', '.join(map(repr, whole))[:120]}); "
+                "give one array of objects or, in a .jsonl, one object a line"
             )
         name, whole = next(iter(arrays.items()))
         source.note(f"the rows of {source.name} are the array {name!r} in it")

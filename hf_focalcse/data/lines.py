@@ -12,31 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..errors import UserError
-from .files import (
-    BLOCK,
-    FORMATS,
-    TEXTS,
-    Hints,
-    Input,
-    MappedFile,
-    NoText,
-    Reading,
-    temporary_file,
-)
+from .files import BLOCK, Input, MappedFile, NoText, temporary_file
 from .formats import arrow_rows, named, read_rows, require_columns
-from .guesses import LOOKED_AT, PLAIN, columns_of_plain, is_sentence, other_format, shown_delimiter
+from .guesses import LOOKED_AT, columns_of_plain, is_sentence, other_format, shown_delimiter
+from .reading import FORMATS, SENTENCE_HINTS, TEXTS, Reading
 from .rows import Rows, inside, texts_inside
 
 if TYPE_CHECKING:
     import pyarrow
-
-HINTS = Hints(
-    undecodable=", or put U+FFFD there with --encoding_errors replace",
-    encoding=", or name its encoding with --encoding {}",
-    ragged="; plain sentences go into a .txt file",
-    delimiter=", or give --delimiter {} and name the column of the sentences with --text_column",
-    quotes="; a file without quoting is read with --quotes none",
-)
 
 
 class Lines(NamedTuple):
@@ -57,13 +40,13 @@ class Source:
     """
 
     def __init__(self, name: str, reading: Reading, column: str | None):
-        self.input, self.column = Input(name, reading, HINTS), column
+        self.input, self.column = Input(name, reading, SENTENCE_HINTS), column
         self.path: list[str] = []  # names of objects within a cell, where the column is a dotted path
 
     def read_file(self, path: Path) -> tuple[MappedFile, Iterator[Lines]]:
         """A file, whose format its name tells. Lines of a table are its cells."""
         kind, file = self.input.open(path, FORMATS)
-        if kind not in TEXTS or self.input.reading.delimiter not in (None, PLAIN):
+        if kind not in TEXTS or not self.input.reading.plain:
             return self._cells(read_rows(self.input, kind, file, self._choose))
         if self.column is not None:
             raise UserError(
@@ -85,24 +68,21 @@ class Source:
             return
         if not lines:
             return
+        name, begin = self.input.name, f"({lines[0][:60]!r})"
         keep = "to train on whole lines all the same, give --delimiter none"
         if what := other_format(lines):
-            raise UserError(f"the lines of {self.input.name} are {what}; {keep}")
+            raise UserError(f"the lines of {name} are {what}; {keep}")
         sign = columns_of_plain(lines)
         if sign == "|||":
             raise UserError(
-                f"most lines of {self.input.name} hold several texts with ||| between them ({lines[0][:60]!r}); "
-                "put each "
-                f"on a line of its own; {keep}"
+                f"most lines of {name} hold several texts with ||| between them {begin}; put each of them on a line "
+                f"of its own; {keep}"
             )
         if sign is not None:
-            name = shown_delimiter(sign)
+            sign = shown_delimiter(sign)
             raise UserError(
-                f"the lines of {self.input.name} seem to have columns, separated by a {name} ({lines[0][:60]!r}); "
-                "give "
-                f"--delimiter {name} and name the column of the sentences with --text_column, as the first line "
-                "calls it"
-                f"; {keep}"
+                f"the lines of {name} seem to have columns, separated by a {sign} {begin}; give --delimiter {sign} "
+                f"and name the column of the sentences with --text_column, as the first line calls it; {keep}"
             )
 
     def read_arrow(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import UserError
-from .files import FORMATS
+from .reading import FORMATS
 
 MAGIC = "*?["
 ENDINGS = f"{', '.join(f'.{name}' for name in FORMATS)}, each also with .gz"

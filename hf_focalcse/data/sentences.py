@@ -15,12 +15,13 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from ..errors import UserError
-from .files import MappedFile, Reading
+from .files import MappedFile
 from .fingerprint import Fingerprint
-from .guesses import DELIMITERS, PLAIN, delimiter_of
 from .hub import download, files_of_split, load_split
 from .lines import Source
 from .look import look
+from .places import ending
+from .reading import Reading
 from .several import MappedFiles, Text, read_files, read_source
 from .terminal import printable, shown
 
@@ -155,8 +156,7 @@ def read_sentences(
     if dataset_name is None and (dataset_file or dataset_revision or dataset_config or dataset_split != "train"):
         raise UserError(
             "--dataset_file, --dataset_config, --dataset_split and --dataset_revision need --dataset_name; "
-            "--train_file "
-            "is a local file"
+            "--train_file is a local file"
         )
     if dataset_file and dataset_config:
         raise UserError(f"--dataset_config does not apply to one file, --dataset_file {dataset_file}; leave one out")
@@ -164,14 +164,7 @@ def read_sentences(
         raise UserError(
             f"--dataset_split {dataset_split} does not apply to one file, --dataset_file {dataset_file}; leave one out"
         )
-    if encoding_errors not in ("strict", "replace"):
-        raise UserError(f"--encoding_errors is {encoding_errors!r}; it must be strict or replace")
-    if encoding is not None:
-        require_encoding(encoding)
-    if quotes not in (None, "double", "none"):
-        raise UserError(f"--quotes is {quotes!r}; it must be double or none")
-    if delimiter is not None and delimiter != PLAIN and len(delimiter_of(delimiter)) != 1:
-        raise UserError(f"--delimiter is {delimiter!r}; it must be {', '.join(DELIMITERS)}, none, or one sign")
+    reading = Reading(encoding_errors, encoding, delimiter, quotes)
     if max_samples is not None and max_samples < 1:
         raise UserError(f"--max_train_samples is {max_samples}; it must be at least 1")
 
@@ -183,16 +176,17 @@ def read_sentences(
             "leave one out"
         )
 
-    reading = Reading(encoding_errors, encoding, delimiter, quotes)
     if dataset_name is None:
         text = read_files(listed(train_file), reading, text_column)
     elif dataset_file is not None:
         source = Source(f"{dataset_name}/{dataset_file}", reading, text_column)
+        reading.require_used({ending(dataset_file)}, source.input.name)
         text = read_source(source, *source.read_file(download(dataset_name, dataset_file, dataset_revision)))
     elif files := files_of_split(dataset_name, dataset_config, dataset_split, dataset_revision):
         text = replace(read_files(files, reading, text_column), name=f"{dataset_name} ({dataset_split})")
     else:
         source = Source(f"{dataset_name} ({dataset_split})", reading, text_column)
+        reading.require_used((), f"{source.input.name}, which is read by datasets")
         table = load_split(dataset_name, dataset_config, dataset_split, dataset_revision).with_format("arrow")
         read = source.read_arrow(
             table.column_names,
@@ -213,7 +207,7 @@ def read_sentences(
     sentences.lines = (some[keep] + 1).astype(np.int32)
 
     n = len(sentences)
-    looked = look(lambda i: sentences[i]["text"], n, tokenizer, max_seq_length)
+    looked = look(lambda i: [sentences[i]["text"]], n, tokenizer, max_seq_length, text.notes)
     sentences.report = DataReport(
         source=text.name,
         column=text.column,
@@ -234,7 +228,7 @@ def read_sentences(
         left_out=text.left_out,
         unknown_share=looked.unknown_share,
         alike_share=looked.alike_share,
-        notes=[*text.notes, *looked.notes],
+        notes=looked.notes,
         alarms=looked.alarms,
     )
     return sentences
@@ -248,17 +242,6 @@ def _of_files(text: Text, some: np.ndarray, repeats: np.ndarray, kept: np.ndarra
          "dropped": with_text - here, "kept": here, "undecodable": part.undecodable}
         for part, with_text, again, here in counted
     ]  # fmt: skip
-
-
-def require_encoding(name: str) -> None:
-    """Raise UserError unless Python knows a text encoding called ``name``."""
-    try:
-        "".encode(name)
-    except (LookupError, UnicodeError, ValueError) as error:
-        raise UserError(
-            f"--encoding {name!r} is not known; give a name such as utf-8, utf-16, cp1252, latin-1, gb18030 or "
-            "shift_jis"
-        ) from error
 
 
 def listed(train_file: str | Path | Sequence[str | Path] | None) -> list[str | Path]:

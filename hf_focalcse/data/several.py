@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UserError
-from .files import TEXTS, MappedFile, NoText, Reading, temporary_file
-from .guesses import PLAIN
+from .files import MappedFile, NoText, temporary_file
 from .lines import Source, scan
 from .places import ending, find_files
+from .reading import TEXTS, Reading
 
 LARGE = 1 << 24  # bytes from which a text file is mapped where it lies; the lines of smaller ones are copied together
 NAMED = 3  # names that a message about several shows
@@ -97,12 +97,12 @@ def read_files(names: Sequence[str | Path], reading: Reading, column: str | None
             in columns of different names, or there is no text.
     """
     files, left_out = find_files(names)
+    reading.require_used({ending(file) for file in files}, ", ".join(map(str, names[:NAMED])))
     name = ", ".join(map(str, names[:NAMED])) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
     if len(files) == 1:
         source = Source(files[0], reading, column)
         return replace(read_source(source, *source.read_file(Path(files[0]))), left_out=left_out)
-    plain_text = reading.delimiter in (None, PLAIN)
-    if all(ending(file) in TEXTS for file in files) and column is not None and plain_text:
+    if all(ending(file) in TEXTS for file in files) and column is not None and reading.plain:
         raise UserError(f"{name} is plain text and has no column {column!r}; leave --text_column out")
     mapped: list[MappedFile] = []
     pieces: list[Piece] = []
@@ -111,7 +111,7 @@ def read_files(names: Sequence[str | Path], reading: Reading, column: str | None
     notes: list[str] = []
     with temporary_file() as pool:
         for file in files:
-            plain = ending(file) in TEXTS and plain_text
+            plain = ending(file) in TEXTS and reading.plain
             source = Source(file, reading, None if plain else asked)
             try:
                 text = read_source(source, *source.read_file(Path(file)))

@@ -20,9 +20,8 @@ def read_sheet(source: Input, file: MappedFile, choose: Choose) -> Rows:
         import openpyxl
     except ImportError as error:
         raise UserError(
-            f"{source.name} is a table of Excel, which openpyxl reads; install it with pip install "
-            "'hf_focalcse[xlsx]', "
-            "or save the table as .csv (comma delimited, UTF-8)"
+            f"{source.name} is a table of Excel, which openpyxl reads; install it with "
+            "pip install 'hf_focalcse[xlsx]', or save the table as .csv (comma delimited, UTF-8)"
         ) from error
     try:
         book = openpyxl.load_workbook(io.BytesIO(file.data[:]), read_only=True, data_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from .. import quickstart
-from ..data.files import TEXTS
 from ..data.places import ending, find_files
+from ..data.reading import TEXTS
 from ..errors import UserError
 from .copies import judge_by_copies
 from .pair_sets import read_pairs

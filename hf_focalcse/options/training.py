@@ -110,8 +110,7 @@ class Data:
     train_file: str | list[str] | None = option(
         None,
         help="Files of sentences: .txt and .md (one on each line), .csv, .tsv, .jsonl, .json, .parquet, .xlsx, each "
-        "also as .gz; "
-        "folders, which are read with all folders in them; or quoted patterns such as 'docs/**/*.md'.",
+        "also as .gz; folders, which are read with all folders in them; or quoted patterns such as 'docs/**/*.md'.",
         role=PATH,
         place=True,
         several=True,

@@ -14,8 +14,11 @@ from ..errors import UserError
 logger = logging.get_logger(__name__)
 
 COLLAPSED_COSINE = 0.98  # mean cosine of different sentences above which all vectors point in one direction
+NEARLY = 0.9  # such a cosine above which a loss at the end of a collapsed encoder is that of one
 TO_THE_END = 0.9  # of the way from the loss of an untrained encoder to that of a collapsed one
-NEAR_ZERO = 1e-4  # of the loss of an untrained encoder, below which nothing is left to learn
+# Of the loss of an untrained encoder, below which nothing is left to learn; encoders of today that are trained on pairs
+# begin at 1e-5 of it, and still gain.
+NEAR_ZERO = 1e-6
 STILL = 0.02  # of the range of the loss, below its upper end
 SETTLED = 20  # steps, or a fifth of the run, in which a loss may stay where it began
 ALIKE = 0.9  # share of the negatives that a reference finds alike, above which it finds everything alike
@@ -108,8 +111,8 @@ def is_collapsed(logs: Logs) -> str | None:
     cosine, loss = logs.get("negative_cosine_mean", 0.0), logs["loss"]
     untrained, collapsed = logs.get("loss_if_untrained", math.inf), logs.get("loss_if_collapsed", math.nan)
     at_end = collapsed > 1.1 * untrained and loss > untrained + TO_THE_END * (collapsed - untrained)
-    if cosine <= COLLAPSED_COSINE and not at_end:
-        return None
+    if cosine <= COLLAPSED_COSINE and not (at_end and logs.get("negative_cosine_mean", 1.0) > NEARLY):
+        return None  # a loss as high with vectors that differ is that of positives which lie apart
     return (
         f"collapse: the mean cosine of different sentences is {cosine:.3f} and the loss {loss:.2f}, where "
         f"{collapsed:.2f} would be a full collapse; lower --learning_rate or raise --dropout, and see in the data "

@@ -15,13 +15,12 @@ from transformers import set_seed
 from transformers.utils import logging
 
 from ..data.formats import called, require_columns
-from ..data.given import KNOWN, SOURCE, GivenSentences, measure_lengths, take_rows
+from ..data.given import KNOWN, SOURCE, measure, take_rows
 from ..data.pairs import PairRows, header_of, pairs_of, read_pairs, usual_columns
 from ..data.views import Collator
 from ..encoder.head import FocalCLMixin
 from ..encoder.loading import load_model, require_projection
 from ..encoder.packaged import resolve_model
-from ..encoder.reading import find_unread
 from ..errors import UserError
 from ..evaluation import PairSet, read_tasks
 from ..evaluation.pair_sets import COLUMNS, OTHER_NAMES, pair_of
@@ -144,9 +143,9 @@ def take_sentences(data: Any, collator: Collator, tokenizer: Any, args: Any) -> 
         return None
     wanted = collator.columns
     if wanted is not None and len(wanted) > 1 and not isinstance(data, PairRows) and is_pairs(data, wanted):
-        path = isinstance(data, (str, Path))
-        return read_pairs(data, wanted) if path else pairs_of(data, wanted, SOURCE)
-    rows = take_rows(data, wanted)
+        rows = read_pairs(data, wanted) if isinstance(data, (str, Path)) else pairs_of(data, wanted, SOURCE)
+    else:
+        rows = take_rows(data, wanted)
     if isinstance(rows, IterableDataset) and args.max_steps <= 0:
         raise UserError("train_dataset is a stream, whose length is not known; say how many steps with max_steps")
     if isinstance(rows, IterableDataset) and args.world_size > 1 and not args.dataloader_drop_last:
@@ -154,9 +153,10 @@ def take_sentences(data: Any, collator: Collator, tokenizer: Any, args: Any) -> 
             "train_dataset is a stream, whose last batch cannot be shared out among several processes; leave it out "
             "with dataloader_drop_last=True"
         )
-    measure_lengths(rows, tokenizer, collator.max_seq_length)
-    if isinstance(rows, GivenSentences) and (unread := find_unread(tokenizer, rows)) is not None:
-        logger.warning("%s", unread)
+    if measure(rows, tokenizer, collator.max_seq_length):
+        for note in rows.report.notes:
+            if not any(alarm.endswith(note) for alarm in rows.report.alarms):  # which the trainer raises
+                logger.warning("training text: %s", note)
     return rows
 
 

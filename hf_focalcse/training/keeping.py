@@ -284,7 +284,8 @@ class KeepingTrainer(RefusingTrainer):
         return names - {name for name, _ in self.train_objective.named_parameters()} if self._sharded else names
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Trainer's, which loads leniently: weights that are missing or too many are those of another encoder.
+        """In the place of Trainer's, which loads leniently: weights that are missing or too many are those of another
+        encoder. Nothing is tied anew, since loading into the tensors in place leaves what is tied so.
 
         Raises:
             UserError: there are such weights.
@@ -298,7 +299,6 @@ class KeepingTrainer(RefusingTrainer):
                     f"such as {min(names)!r}: it is of another encoder or damaged; train with the encoder that it "
                     "was made of, or start again with --overwrite_output_dir"
                 )
-        super()._issue_warnings_after_load(load_result)
 
     # ---- encoders whose projection lies in a side file; FSDP2 and ZeRO keep it with the rest
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import cached_property
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -16,13 +14,11 @@ from transformers.trainer_utils import PredictionOutput, speed_metrics
 from ..compat import train_dataloader_by
 from ..data.given import texts_of
 from ..data.views import PADDING_ID, Views, as_collator, blank_row
-from ..encoder.lora import adapter_parameters
 from ..errors import UserError
 from ..losses import ContrastiveLoss
 from ..objectives import Contrastive, Objective
 from ..objectives.reference import Stopwatch
 from ..runs.record import RunRecord
-from . import checkpoints
 from .alarms import Alarms, far_settings, without_range
 from .args import decide, take_arguments
 from .callbacks import Measuring, StartOfTraining, StopSignals
@@ -30,15 +26,15 @@ from .checks import check_compiled, check_lora, check_measuring, check_model, ch
 from .engines import check_engine, engine_of
 from .given import check_amount, choose_tasks, fingerprint, take_dev, take_sentences
 from .identity import identity_of_run
-from .memory import StepMemory, estimate_step, refusing_out_of_memory, step_ran_out
+from .memory import refusing_out_of_memory
 from .refusing import plain_errors_of_workers, refuse_ignore_keys, refuse_parameters, word
 from .sampling import Padded, PaddedSampler
 from .scoring import Scorer
-from .search import SearchingTrainer
+from .sized import SizedTrainer
 from .watching import FirstSteps
 
 
-class FocalCSETrainer(SearchingTrainer):
+class FocalCSETrainer(SizedTrainer):
     """Trains a ``…ForFocalCL`` encoder by an objective: by default a contrastive loss on two views of each sentence.
 
     Parameters that are not named below are Trainer's; what of Trainer has no meaning here is refused (`refusing.py`).
@@ -325,47 +321,5 @@ class FocalCSETrainer(SearchingTrainer):
         if self.state.global_step >= self.state.max_steps:  # resumed from the last step: Trainer would do one more
             self.control.should_training_stop = True
             return
-        with refusing_out_of_memory(self._step_ran_out), plain_errors_of_workers():
+        with refusing_out_of_memory(self.step_ran_out), plain_errors_of_workers():
             super()._run_epoch(*args, **kwargs)
-
-    # ---- memory
-
-    @property
-    def views(self) -> int:
-        """V, of the batches that the collator makes."""
-        return self.collate_views.views
-
-    @property
-    def sentences_a_step(self) -> int:
-        """That all processes train on in one step of the optimizer."""
-        args = self.args
-        return int(args.train_batch_size * args.world_size * args.gradient_accumulation_steps)
-
-    @cached_property
-    def step_memory(self) -> StepMemory:
-        """What a step will take, see `estimate_step`; ask before `train`, which may shard the model."""
-        template = self.encoder.template
-        return estimate_step(
-            self.encoder,
-            self.loss,
-            self.args.train_batch_size,
-            self.max_seq_length + (template.tokens(self.encoder.tokenizer) if template else 0),
-            optimizer=word(self.args.optim),
-            world_size=self.args.world_size if self.train_objective.negatives == "global" else 1,
-            views=self.views,
-            autocast=self.accelerator.autocast,
-            **self.train_objective.memory(),
-        )
-
-    def _step_ran_out(self) -> str:
-        rows = self.args.train_batch_size * self.views
-        said = step_ran_out(rows, self.views, self.max_seq_length, self.encoder.chunk_size)
-        kept = checkpoints.list_checkpoints(Path(str(self.args.output_dir)))
-        if not kept:
-            return said
-        return f"{said}; {kept[-1].name} is kept: add --resume_from_checkpoint last --allow_resume_mismatch"
-
-    def parameters_of_encoder(self) -> int:
-        """Their number, without those of the objective, which is not published, and of an adapter, which is merged."""
-        total = sum(p.numel() for p in self.encoder.parameters()) - adapter_parameters(self.encoder)
-        return total - sum(p.numel() for p in self.train_objective.parameters()) * self.carried

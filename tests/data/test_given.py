@@ -9,7 +9,7 @@ import torch
 from datasets import Dataset, DatasetDict, IterableDatasetDict
 from tiny import SENTENCES, tiny_tokenizer
 
-from hf_focalcse.data.given import GivenSentences, SentenceStream, measure_lengths, take_rows, texts_of
+from hf_focalcse.data.given import GivenSentences, SentenceStream, measure, take_rows, texts_of
 from hf_focalcse.data.sentences import read_sentences
 from hf_focalcse.data.views import Collator, PlainCollator, Views, as_collator
 from hf_focalcse.errors import UserError
@@ -97,7 +97,7 @@ def test_rows_of_a_large_data_set_stay_where_they_are():
 
 def test_the_report_says_what_is_cut():
     found = take_rows(SENTENCES, TEXT)
-    measure_lengths(found, tiny_tokenizer(), 5)
+    measure(found, tiny_tokenizer(), 5)
     long = [text for text in SENTENCES if len(tiny_tokenizer()(text)["input_ids"]) > 5]
     assert found.report.truncated_share == len(long) / len(SENTENCES) and found.report.max_seq_length == 5
 

@@ -252,7 +252,7 @@ def test_scripts_that_the_tokenizer_cannot_read_raise_an_alarm(tmp_path, tokeniz
     report = read_sentences(path, tokenizer=tokenizer).report
     assert report.unknown_share == 1.0 and report.alike_share == pytest.approx(40 / 41)
     unknown, alike = report.alarms
-    assert "[UNK]: it cannot read emoji and other signs (98% of the sentences), Thai (2%" in unknown
+    assert "it cannot read emoji and other signs (98% of the texts), Thai (2% of the texts)" in unknown
     assert "have the tokens of another text" in alike and "--mask_duplicates" in alike
     assert read_sentences(made(tmp_path, "u.txt", PLAIN), tokenizer=tokenizer).report.alarms == []
 

@@ -3,13 +3,18 @@
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from tiny import SENTENCES, tiny_tokenizer
 
+from hf_focalcse.cli.preparation import find_pairs
 from hf_focalcse.data.pairs import chosen_columns, header_of, pairs_of, read_pairs, usual_columns
+from hf_focalcse.data.reading import Reading
 from hf_focalcse.data.sentences import read_sentences
 from hf_focalcse.data.views import View, Views
 from hf_focalcse.errors import UserError
+from hf_focalcse.options.training import Data
 
 THREE = ("sent0", "sent1", "hard_neg")
 ROWS = [(a, b, c) for a, b, c in zip(SENTENCES, SENTENCES[1:], SENTENCES[2:], strict=False)]
@@ -47,6 +52,103 @@ def test_empty_cells_repeats_and_subsets(tmp_path):
     some = read_pairs(path, THREE, max_samples=3, seed=1)
     assert len(some) == 3 == some.report.kept and some.rows == read_pairs(path, THREE, max_samples=3, seed=1).rows
     assert len(read_pairs(path, THREE, fraction=0.5)) == round((len(ROWS) + 1) / 2)
+
+
+# ---- how files are read
+
+
+A, B = ("a café", "the cat; asleep"), ('say "no', "a dog runs")
+OF_TWO = ("sent0", "sent1")
+READINGS = {  # how -> (name, bytes, flags, what a note says)
+    "semicolons": ("t.csv", 'sent0;sent1\na café;"the cat; asleep"\n"say ""no";a dog runs\n', {}, "with a semicolon"),
+    "named": ("t.csv", 'x/sent0/sent1\n1/a café/the cat; asleep\n2/"say ""no"/a dog runs\n', {"delimiter": "/"}, ""),
+    "text": ("t.txt", 'sent0\tsent1\na café\tthe cat; asleep\nsay "no\ta dog runs\n', {"delimiter": "tab"}, ""),
+    "no quotes": ("t.csv", 'sent0,sent1\na café,the cat; asleep\nsay "no,a dog runs\n', {"quotes": "none"}, ""),
+    "cp1252": (
+        "t.tsv",
+        'sent0\tsent1\na café\tthe cat; asleep\nsay "no\ta dog runs\n'.encode("cp1252"),
+        {"encoding": "cp1252"},
+        "read as cp1252",
+    ),
+    "UTF-16": (
+        "t.tsv",
+        'sent0\tsent1\na café\tthe cat; asleep\nsay "no\ta dog runs\n'.encode("utf-16"),
+        {},
+        "read as utf-16",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", READINGS)
+def test_tables_of_pairs_are_read_as_those_of_sentences(tmp_path, case):
+    name, content, flags, note = READINGS[case]
+    path = tmp_path / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    pairs = find_pairs(Data(train_file=str(path), columns=["sent0", "sent1"]), Reading(**flags), {})
+    assert pairs.rows == [A, B]
+    assert note in " ".join(pairs.report.notes) and bool(note) == bool(pairs.report.notes)
+    assert "first  | a café | the cat; asleep" in str(pairs.report)
+    usual = find_pairs(Data(train_file=str(path)), Reading(**flags), {})  # by the names of its columns
+    assert usual.rows == [A, B]
+
+
+def test_bytes_that_are_not_utf8_are_refused_or_counted(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"sent0,sent1\na caf\xe9,b\n")
+    with pytest.raises(UserError, match=r"line 2, byte 6 .* --encoding cp1252, or .* --encoding_errors replace"):
+        find_pairs(Data(train_file=str(path)), Reading(), {})
+    report = find_pairs(Data(train_file=str(path)), Reading("replace"), {}).report
+    assert report.undecodable == 1 and "1 lines held bytes that are not UTF-8" in str(report)
+
+
+def test_several_tables_of_pairs_are_one_run_of_rows(tmp_path):
+    write(tmp_path / "a.csv", ROWS[:3])
+    write(tmp_path / "b.jsonl", [*ROWS[2:5], ("a", "", "b")])
+    pairs = find_pairs(Data(train_file=str(tmp_path)), Reading(), {"drop_duplicates": True})
+    assert pairs.rows == ROWS[:5]
+    of_a, of_b = pairs.report.files
+    assert (of_a["kept"], of_b["kept"], of_b["blank"], of_b["duplicates"], of_b["dropped"]) == (3, 2, 1, 1, 1)
+    assert "b.jsonl: 4 lines, 2 kept" in str(pairs.report)
+    (tmp_path / "c.txt").write_text("a\n")
+    with pytest.raises(UserError, match=r"--columns x y names columns of tables, and .*c\.txt is none.* --delimiter"):
+        find_pairs(Data(train_file=str(tmp_path), columns=["x", "y"]), Reading(), {})
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "said"),
+    [
+        (
+            "t.jsonl",
+            {"delimiter": "tab"},
+            r"--delimiter is 'tab', .* \.csv, \.tsv but not to .*t\.jsonl; leave it out",
+        ),
+        ("t.jsonl", {"quotes": "none"}, "--quotes is 'none'"),
+        ("t.parquet", {"encoding": "cp1252"}, r"--encoding is 'cp1252'.* \.json but not to"),
+    ],
+)
+def test_what_does_not_apply_to_a_file_is_refused(tmp_path, name, flags, said):
+    path = tmp_path / name
+    if name == "t.jsonl":
+        write(path)
+    else:
+        parquet.write_table(pa.table({"sent0": ["a"], "sent1": ["b"]}), path)
+    for columns in (None, ["sent0", "sent1"]):
+        with pytest.raises(UserError, match=said):
+            find_pairs(Data(train_file=str(path), columns=columns), Reading(**flags), {})
+    with pytest.raises(UserError, match=said):
+        read_sentences(path, text_column="sent0", **flags)
+
+
+def test_what_applies_to_one_of_several_files_is_taken(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "b.csv").write_text("text;n\nb;1\n")
+    found = read_sentences(tmp_path, text_column="text", delimiter="semicolon")
+    assert [found[i]["text"] for i in range(len(found))] == ["a", "b"]
+    (tmp_path / "t.txt").write_text("a\n")
+    with pytest.raises(UserError, match="--quotes is 'none'.* but not to .*t.txt; leave it out"):
+        read_sentences(tmp_path / "t.txt", quotes="none")
+    with pytest.raises(UserError, match=r"--delimiter is 'none'.* applies to \.txt, \.md but not to"):
+        read_sentences(tmp_path / "b.csv", delimiter="none", text_column="text")
 
 
 def test_usual_names_are_found():

@@ -103,7 +103,7 @@ def check_resumes(ranks, base, tmp_path, world, engine, *objective):
     again = ranks(world, train, base, tmp_path / "cut", engine, "last", None, 20, *objective)
     assert equal(whole[0][0], again[0][0])
     for one, other in zip(whole, again, strict=True):  # buffers and generator of every rank
-        assert equal(one[1], other[1])
+        assert equal(one[1], other[1]) or one[1] == other[1] == {}  # an objective may keep nothing
     return whole, tmp_path / "cut"
 
 
@@ -247,13 +247,13 @@ def test_a_checkpoint_of_another_objective_is_refused(ranks, base, tmp_path):
     unnamed = dataclasses.replace(checkpoint, run={k: v for k, v in checkpoint.run.items() if k != "objective"})
     assert differences_of_run(unnamed, run) == []  # of version 0.1, which knew the contrastive one alone
     pooled = checkpoint.run | {"pooler": "mean"}
-    assert differences_of_run(checkpoint, pooled) == ["pooler was 'cls' and is 'mean'"]
+    assert differences_of_run(checkpoint, pooled) == ["--pooler was 'cls' and is 'mean'"]
     manifest = Path(checkpoint.path) / "checkpoint.json"  # version 0.1 named the pooler in the config alone
     content = json.loads(manifest.read_text())
     assert content["run"]["pooler"] == "cls"
     manifest.write_text(json.dumps(content | {"run": {k: v for k, v in content["run"].items() if k != "pooler"}}))
     older = find_checkpoint(tmp_path / "run", "last")
-    assert differences_of_run(older, pooled) == ["pooler was 'cls' and is 'mean'"]
+    assert differences_of_run(older, pooled) == ["--pooler was 'cls' and is 'mean'"]
 
 
 class Momentum(Objective):
@@ -300,7 +300,7 @@ def test_what_attach_makes_is_trained_and_follows(tmp_path, base):
 def test_a_second_training_does_not_go_back_to_the_checkpoint(tmp_path, base):
     model, args = of_one_process(base, tmp_path, max_steps=4, save_strategy="steps", save_steps=2)
     FocalCSETrainer(model, args, train_dataset=TEXTS, objective=QueueWithNetwork()).train()
-    model, args = of_one_process(base, tmp_path, max_steps=4)
+    model, args = of_one_process(base, tmp_path, max_steps=4, save_strategy="steps", save_steps=2)
     trainer = FocalCSETrainer(model, args, train_dataset=TEXTS, objective=QueueWithNetwork())
     trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     queue = trainer.objective.queue.clone()

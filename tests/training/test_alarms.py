@@ -67,8 +67,9 @@ def test_one_alarm_of_a_kind_with_its_steps_whatever_came_between(caplog):
             {"loss": 4.12},
             "nothing is learnt: the loss is 4.120, and an encoder that tells no sentences apart has 4.16",
         ),
-        (2, {"loss": 9.9}, "collapse: "),
-        (2, {"loss": 1e-4}, "nothing is left to learn: the loss is 1.0e-04"),
+        (2, {"loss": 9.9, "negative_cosine_mean": 0.95}, "collapse: "),
+        (2, {"loss": 9.9}, "nothing is learnt: the loss is 9.900"),
+        (2, {"loss": 1e-6}, "nothing is left to learn: the loss is 1.0e-06"),
         (2, {"grad_norm": float("inf")}, "the norm of the gradient is inf"),
         (2, {"grad_norm": 0.0}, "the norm of the gradient is 0"),
         (1, {"negatives_per_anchor_mean": 0}, "no sentence of the batch has a negative"),
@@ -141,7 +142,7 @@ def test_vectors_that_are_all_alike(tmp_path):
 def test_text_that_the_tokenizer_cannot_read(tmp_path):
     texts = [{"text": chr(0x1F600 + i)} for i in range(32)]
     said = alarms_of(small(tmp_path, texts=texts, max_steps=2))
-    assert said[0].startswith("training text: 100.0% of the tokens are [UNK]")
+    assert said[0].startswith("training text: the tokenizer does not know 32 of 32 tokens (100.0%)")
     assert any("no sentence of the batch has a negative" in one for one in said)  # equal tokens are masked
 
 

@@ -241,7 +241,7 @@ def test_damaged_adapters_are_refused(tmp_path):
     with pytest.raises(UserError, match="does not have in that shape; it is of another base"):
         load_model(str(folder))
     (folder / "adapter_model.safetensors").write_bytes(b"torn")
-    with pytest.raises(UserError, match="adapter_model.safetensors of .* is damaged"):
+    with pytest.raises(UserError, match="adapter_model.safetensors is damaged"):
         load_model(str(folder))
 
 
