@@ -42,6 +42,7 @@ class Objective(nn.Module):
     name: ClassVar[str] = ""
     #: What the card says of the objective besides the loss inside it.
     formula: ClassVar[str] = ""
+    networks: ClassVar[str] = ""  # what is there in training alone, besides the encoder
     paper: ClassVar[str] = ""
     citation: ClassVar[str] = ""
     #: Times the work that is done outside the trained model; the log and the card report it.
@@ -169,6 +170,7 @@ class Objective(nn.Module):
                 "paper": next(filter(None, reversed(texts["paper"])), ""),
                 "citation": "\n\n".join(filter(None, texts["citation"])),
             }
+            | ({"networks": self.networks} if self.networks else {})
         )
 
     def has_state(self) -> bool:

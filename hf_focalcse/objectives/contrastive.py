@@ -203,6 +203,7 @@ class Contrastive(Objective, name="contrastive"):
         found = super().describe()
         if self.mlm_weight is not None:
             found["formula"] += "; plus mlm_weight times the mean over hidden tokens of -log P(token | the others)"
+            found["networks"] = ", and ".join(filter(None, (self.networks, "a head over the vocabulary")))
         return found | {"mask_duplicates": self.mask_duplicates} | weight | self._masked_settings()
 
     def beside(self) -> list[Any]:

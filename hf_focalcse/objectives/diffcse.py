@@ -43,6 +43,7 @@ class DiffCSE(Contrastive, name="diffcse"):
 
     projects = False
     formula = "plus λ times the mean over tokens of -log P(replaced or not | sentence with guesses, its vector)"
+    networks = "a frozen generator of words, a discriminator that began as a copy of the encoder, and a projector"
     paper = "https://arxiv.org/abs/2204.10298"
     citation = """@inproceedings{chuang2022diffcse,
   title = {{DiffCSE}: Difference-based Contrastive Learning for Sentence Embeddings},

@@ -28,6 +28,7 @@ class MaskedLanguageModel(Objective, name="mlm"):
 
     projects = False
     formula = "mean over the hidden tokens of -log P(token | sentence with tokens hidden)"
+    networks = "a head over the vocabulary"
     paper = "https://arxiv.org/abs/1810.04805"
     citation = """@inproceedings{devlin2019bert,
   title = {{BERT}: Pre-training of Deep Bidirectional Transformers for Language Understanding},

@@ -123,7 +123,7 @@ class RunRecord:
         content = asdict(self)
         for name in ("command", "recipe", "settings", "model", "data", "notes", "alarms", "best"):
             content[name] = without_paths(content[name], local)
-        told = ("formula", "paper", "citation")  # which hold addresses of the web
+        told = ("formula", "networks", "paper", "citation")  # which hold addresses of the web
         content["loss"] = {k: v if k in told else without_paths(v, local) for k, v in content["loss"].items()}
         content["data"].pop("samples", None)
         for file in content["data"].get("files", ()):

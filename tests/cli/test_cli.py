@@ -772,6 +772,7 @@ def test_diffcse_trains_from_the_command_line(work, capsys):
     card = (work / "out/README.md").read_text()
     assert "generator_model = tiny-generator" in card and "2204.10298" in card and "chuang2022diffcse" in card
     assert "with focal within diffcse ([paper]" in card and str(work) not in card
+    assert "besides the encoder: a frozen generator of words, a discriminator" in card
     assert {name.removeprefix("bert.") for name in load_file(work / "out/model.safetensors")} == set(
         load_file(work / "tiny/model.safetensors")
     )
