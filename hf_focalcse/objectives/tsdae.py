@@ -36,9 +36,7 @@ class TSDAE(Objective, name="tsdae"):
 
     projects = False
     formula = "mean over tokens of -log P(token | tokens before it, vector of the sentence with words deleted)"
-    networks = (
-        "a head over the vocabulary, and a decoder's attention to the vector; its other weights are the encoder's"
-    )
+    networks = "a head over the vocabulary, and a decoder's attention to the vector; the rest of it is the encoder"
     paper = "https://arxiv.org/abs/2104.06979"
     citation = """@inproceedings{wang2021tsdae,
   title = {{TSDAE}: Using Transformer-based Sequential Denoising Auto-Encoder for Unsupervised Sentence Embedding
