@@ -185,8 +185,9 @@ class Contrastive(Objective, name="contrastive"):
         )
 
     def _masked_settings(self) -> dict[str, float]:
-        given = {"mlm_weight": self.mlm_weight, "mlm_probability": self.mlm_probability}
-        return {} if self.mlm_weight is None else {k: v for k, v in given.items() if v is not None}
+        if self.mlm_weight is None:
+            return {}
+        return {"mlm_weight": self.mlm_weight, "mlm_probability": self.mlm_probability}
 
     def cost(self, steps: Stopwatch) -> dict[str, float]:
         """Seconds a batch that the reference takes, and its share of forward and backward."""
