@@ -6,7 +6,7 @@ the padding and an interruption change nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,8 @@ def draw_views(batch: Batch, vocabulary: int) -> Draws:
     """`draw` for each view of the sentences of a batch: numbers (B * V, L)."""
     masks = batch["attention_mask"].unbind(1)
     views = [draw(batch["seed"], batch["text_ids"], mask, vocabulary, view) for view, mask in enumerate(masks)]
-    return Draws(*(torch.stack(parts, 1).flatten(0, 1) for parts in zip(*views, strict=True)))
+    names = [field.name for field in fields(Draws)]
+    return Draws(*(torch.stack([getattr(view, name) for view in views], 1).flatten(0, 1) for name in names))
 
 
 def hide(ids: Tensor, special: Tensor, draws: Draws, probability: float, mask_id: int) -> tuple[Tensor, Tensor]:
@@ -125,7 +126,7 @@ class MaskedTokens(nn.Module):
             special |= ~batch["real"].view(-1, 1, 1)
         ids, mask, special = ids.flatten(0, 1), mask.flatten(0, 1), special.flatten(0, 1)  # (B * V, L)
         draws = draw_views(batch, model.config.vocab_size)
-        draws = draws._replace(chosen=by_words(draws.chosen, self.continues.to(ids.device)[ids]))
+        draws = replace(draws, chosen=by_words(draws.chosen, self.continues.to(ids.device)[ids]))
         hidden, labels = hide(ids, special, draws, self.probability, self.mask_id)
         total: Any = 0.0
         for rows in torch.arange(len(ids), device=ids.device).split(model.chunk_size or max(len(ids), 1)):

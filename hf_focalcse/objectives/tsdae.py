@@ -142,13 +142,13 @@ def compacted(ids: Tensor, left: Tensor, pad_id: int) -> tuple[Tensor, Tensor]:
 def continuing(tokenizer: Any, vocabulary: int) -> Tensor:
     """Which tokens of a vocabulary go on with a word: those with "##" in front, or those without the mark of a
     beginning, where the tokenizer has one of these; else none."""
-    names = [name or "" for name in tokenizer.convert_ids_to_tokens(range(min(len(tokenizer), vocabulary)))]
+    names = {i: name for name, i in tokenizer.get_vocab().items() if i < vocabulary}
     found = torch.zeros(vocabulary, dtype=torch.bool)
-    if any(name.startswith("##") for name in names):
-        found[: len(names)] = torch.tensor([name.startswith("##") for name in names])
+    if any(name.startswith("##") for name in names.values()):
+        found[[i for i, name in names.items() if name.startswith("##")]] = True
         return found
     for mark in ("Ġ", "▁"):
-        if any(name.startswith(mark) for name in names):
-            found[: len(names)] = torch.tensor([not name.startswith(mark) for name in names])
+        if any(name.startswith(mark) for name in names.values()):
+            found[[i for i, name in names.items() if not name.startswith(mark)]] = True
             return found
     return found

@@ -203,11 +203,8 @@ def test_words_are_deleted_as_a_whole(tmp_path):
     class Marked:
         names = ("<s>", "Ġthe", "se", "Ġdog")
 
-        def __len__(self):
-            return len(self.names)
-
-        def convert_ids_to_tokens(self, ids):
-            return [self.names[i] for i in ids]
+        def get_vocab(self):
+            return {name: i for i, name in enumerate(self.names)}
 
     assert continuing(Marked(), 6).tolist() == [True, False, True, False, False, False]
     inside = words_of(torch.tensor([[True, True, True, False]]), torch.tensor([[False, True, True, True]]))
