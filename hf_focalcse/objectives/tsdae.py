@@ -132,7 +132,7 @@ def words_of(continues: Tensor, ordinary: Tensor) -> Tensor:
 
 def compacted(ids: Tensor, left: Tensor, pad_id: int) -> tuple[Tensor, Tensor]:
     """The tokens that are left (B, L), moved to the beginning of their row and padded to the longest: ids, mask."""
-    order = (~left).int().argsort(1, stable=True)
+    order = (~left).int().argsort(dim=1, stable=True)
     lengths = left.sum(1, keepdim=True)
     mask = torch.arange(max(int(lengths.max()), 1), device=ids.device) < lengths
     moved = ids.gather(1, order)[:, : mask.shape[1]]
