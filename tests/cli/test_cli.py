@@ -744,6 +744,11 @@ def test_esimcse_trains_from_the_command_line(work, capsys):
     assert "settings of the objective was" in capsys.readouterr().err
 
 
+def names_in(folder: Path) -> set[str]:
+    """The weights of a folder, as a plain encoder calls them."""
+    return {name.removeprefix("bert.") for name in load_file(folder / "model.safetensors")}
+
+
 def test_mlm_trains_from_the_command_line_and_a_contrastive_run_goes_on_from_it(work, capsys):
     ask = DCLR.replace("--loss dclr", "--objective mlm --mask_probability 0.4").split()
     run("train", *ask)
@@ -752,7 +757,7 @@ def test_mlm_trains_from_the_command_line_and_a_contrastive_run_goes_on_from_it(
     record = RunRecord.load(work / "out")
     assert record.loss["name"] == "mlm" and record.loss["mask_probability"] == 0.4
     assert "1810.04805" in (work / "out/README.md").read_text()
-    assert set(load_file(work / "out/model.safetensors")) == set(load_file(work / "tiny/model.safetensors"))
+    assert names_in(work / "out") == names_in(work / "tiny")
     assert not list((work / "out").glob("objective*")) and list((work / "out").glob("checkpoint-*/objective-0*"))
     run(
         "train", *DCLR.replace("--loss dclr", "--loss focal").replace(" tiny ", " out ").split(), "--output_dir", "two"
@@ -787,7 +792,7 @@ def test_tsdae_trains_from_the_command_line_and_a_contrastive_run_goes_on_from_i
     assert record.model["projection"] == "none" and all(line["loss"] > 3 for line in record.log if "loss" in line)
     card = (work / "out/README.md").read_text()
     assert "2104.06979" in card and "wang2021tsdae" in card and "with tsdae ([paper]" in card
-    assert set(load_file(work / "out/model.safetensors")) == set(load_file(work / "tiny/model.safetensors"))
+    assert names_in(work / "out") == names_in(work / "tiny")
     ask = DCLR.replace("--loss dclr", "--loss focal").replace(" tiny ", " out ").split()
     run("train", *ask, "--output_dir", "two")
     assert RunRecord.load(work / "two").model["name_or_path"] == "out"
@@ -801,7 +806,7 @@ def test_mlm_beside_a_loss_from_the_command_line(work, capsys):
     assert all(3 < line["mlm_loss"] < 6 for line in record.log if "loss" in line)
     assert "mlm_weight = 0.3" in (work / "out/README.md").read_text()
     assert not list((work / "out").glob("objective*")) and list((work / "out").glob("checkpoint-*/objective-0*"))
-    assert set(load_file(work / "out/model.safetensors")) == set(load_file(work / "tiny/model.safetensors"))
+    assert names_in(work / "out") == names_in(work / "tiny")
 
 
 def write_triples(path: Path, columns=("anchor", "positive", "negative")) -> Path:
