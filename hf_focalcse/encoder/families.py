@@ -91,6 +91,8 @@ FAMILIES = (
         since="5.3",
     ),
     Family("Gemma3Text", **(DECODER | {"pooler": "mean", "base": "Gemma3", "since": "4.50"})),
+    Family("Llama", **DECODER),
+    Family("Mistral", **DECODER),
     Family("ModernBert", ("attention_dropout", "embedding_dropout", "mlp_dropout"), since="4.48"),
     Family("MPNet", projection="pooler.dense", after_padding=True),
     Family("NomicBert", pooler="mean", since="5.5"),

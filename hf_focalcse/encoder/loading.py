@@ -14,6 +14,7 @@ from ..errors import UserError, first_line
 from .adapters import CONFIG_FILE, RECORD_FILE, merge_adapter, read_adapter
 from .auto import MODELS
 from .direction import check_direction
+from .lengths import NO_LIMIT, has_position_table, take_limit
 from .lora import read_projection
 from .packaged import resolve_model
 from .parts import fill
@@ -97,8 +98,7 @@ def load_model(
             model.side_parts.add("mlp")
     model.tokenizer = load_tokenizer(source, path, files.lower_case, getattr(config, "pad_token_id", None))
     check_tokenizer(model, name)
-    if files.limit is not None:
-        model.tokenizer.model_max_length = files.limit
+    take_limit(model, model.tokenizer, files.limit)
     if not model.encoder_has_pooler:
         projection_missing = "mlp" not in model.side_parts
     load_tail(model, source, files.folders if record is None else None)
@@ -130,6 +130,13 @@ def describe(model: Any, spec: EncoderSpec) -> EncoderSpec:
             "its tokenizer pads on the left, which shifts this encoder's positions by the padding of a batch; here, "
             "and in exports, texts are padded on the right"
         )
+    if getattr(model.config, "max_position_embeddings", None) is None and (
+        model.tokenizer.model_max_length >= NO_LIMIT
+    ):
+        spec.notes.append(
+            f"nothing says how long a text may be, so it is cut at {spec.limit} tokens; max_seq_length in its "
+            "sentence_bert_config.json says more"
+        )
     if getattr(model.config, "auto_map", None):
         spec.notes.append(
             f"its own code (auto_map) is not run: {type(model.encoder).__name__} of transformers reads it"
@@ -143,8 +150,7 @@ def describe(model: Any, spec: EncoderSpec) -> EncoderSpec:
 
 def shifts_when_padded(model: Any) -> bool:
     """Whether padding before a text changes its positions."""
-    table = hasattr(getattr(model.encoder, "embeddings", None), "position_embeddings")
-    return table and not model.family.after_padding
+    return has_position_table(model) and not model.family.after_padding
 
 
 def find_source(name_or_path: str, revision: str | None) -> tuple[Source, Any]:

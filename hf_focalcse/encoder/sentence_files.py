@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import UserError
 from .families import TRANSFORMER_FILES
 from .fields import Fields
+from .lengths import NO_LIMIT
 from .parts import read_weights
 from .poolers import JOINED, POOLERS
 from .similarity import SIMILARITIES
@@ -34,7 +35,6 @@ OLDER_MODES = {  # the older schema: one flag a mode, concatenated in this order
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-NO_LIMIT = 10**9  # a length from here on stands for none
 PLAIN = {  # keys of the Transformer's file -> the values that change nothing
     "transformer_task": ("feature-extraction",),
     "modality_config": ({"text": {"method": "forward", "method_output_name": "last_hidden_state"}},),
