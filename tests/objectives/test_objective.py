@@ -24,6 +24,7 @@ from hf_focalcse.errors import UserError
 from hf_focalcse.objectives import Objective
 from hf_focalcse.objectives.pairs import gather_rows, make_pairs
 from hf_focalcse.training.checkpoints import differences_of_run, find_checkpoint
+from hf_focalcse.training.memory import estimate_step
 
 TEXTS = [{"text": f"{a} {b}"} for a in SENTENCES for b in ("", "today", "the dog", "in a house")]
 
@@ -193,6 +194,11 @@ def test_one_step_moves_what_is_trained_and_nothing_else(base, tmp_path, name):
     frozen = [one for one in getattr(trainer.objective, "beside", list)() if one not in momentum]
     before = {key: p.detach().clone() for key, p in trainer.model.named_parameters()}
     others = [[p.clone() for p in one.parameters()] for one in (*frozen, *momentum)]
+    memory, found = trainer.objective.memory(), trainer.step_memory
+    kept = sum(p.numel() * p.element_size() for of in others for p in of)
+    plain = estimate_step(trainer.model, trainer.loss, 16, 32, views=trainer.views)
+    assert memory["frozen"] == kept == found.weights - plain.weights
+    assert found.row >= plain.row * memory["passes"] and (found.row > plain.row) == (name != "momentum_queue")
     trainer.train()
     moved = {key for key, p in trainer.model.named_parameters() if not p.equal(before[key])}
     trained = {key for key, p in trainer.model.named_parameters() if p.requires_grad}
