@@ -8,17 +8,26 @@ from typing import Any
 
 from torch import Tensor
 
+from ..data.prompted import Prompted
 from ..data.views import View, Views
+from ..encoder.denoising import Denoising
+from ..encoder.marked import check_prompted
 from ..errors import UserError
 from ..losses import ContrastiveLoss, missing_reference
 from ..losses.base import Pairs
 from ..losses.values import positive_number
-from .base import Batch, Objective
+from .base import READ, Batch, Objective
 from .masking import MaskedTokens
 from .pairs import NEGATIVES, make_pairs
 from .reference import References, Stopwatch
 
-OF_ROWS = ("input_ids", "attention_mask", "text_ids", "view_ids")  # what a batch has for each of its rows
+OF_ROWS = (
+    "input_ids",
+    "attention_mask",
+    "text_ids",
+    "view_ids",
+    "text_tokens",
+)  # what a batch has for each of its rows
 
 
 class Contrastive(Objective, name="contrastive"):
@@ -112,6 +121,10 @@ class Contrastive(Objective, name="contrastive"):
         if self.criterion.matryoshka_dims:  # what scores the encoder or exports it has to know
             model.config.focal_cl = model.config.focal_cl | {"matryoshka_dims": list(self.criterion.matryoshka_dims)}
         kinds = () if isinstance(self.views, int) else self.views
+        if self.prompted:
+            check_prompted(model, kinds, self.max_seq_length)
+        denoised = any(kind.denoised for kind in self.prompted)
+        model.denoising = Denoising.of(model, self.prompted) if denoised else None
         longest = max((kind.longest(self.max_seq_length) for kind in kinds), default=0)
         if longest > model.max_length():
             raise UserError(
@@ -120,7 +133,7 @@ class Contrastive(Objective, name="contrastive"):
             )
 
     def loss(self, model: Any, batch: Batch) -> tuple[Tensor, Pairs]:
-        embeddings = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])  # (B, V, D)
+        embeddings = model(**{name: batch[name] for name in READ if name in batch})  # (B, V, D)
         reference = self._refer(batch)  # (B, D')
         beside = self._guess_tokens(batch)
         if "real" in batch:  # all ranks run the last batch whole (FSDP2 and ZeRO-3 count on it), then drop its padding
@@ -181,6 +194,7 @@ class Contrastive(Objective, name="contrastive"):
                 "negatives": self.negatives,
                 "hard_negative_weight": self.hard_negative_weight,
             }
+            | ({"templates": [(kind.template.text, kind.denoised) for kind in self.prompted]} if self.prompted else {})
             | self._masked_settings()
         )
 
@@ -201,11 +215,21 @@ class Contrastive(Objective, name="contrastive"):
 
     def describe(self) -> dict[str, Any]:
         weight = {} if self.hard_negative_weight == 1 else {"hard_negative_weight": self.hard_negative_weight}
+        texts = [kind.template.text for kind in self.prompted]
+        views = {"templates": texts, "template_denoising": self.prompted[0].denoised} if texts else {}
         found = super().describe()
         if self.mlm_weight is not None:
             found["formula"] += "; plus mlm_weight times the mean over hidden tokens of -log P(token | the others)"
             found["networks"] = ", and ".join(filter(None, (self.networks, "a head over the vocabulary")))
-        return found | {"mask_duplicates": self.mask_duplicates} | weight | self._masked_settings()
+        return found | {"mask_duplicates": self.mask_duplicates} | weight | views | self._masked_settings()
+
+    def described(self) -> list[Any]:
+        return self.prompted[:1]
+
+    @property
+    def prompted(self) -> list[Prompted]:
+        """Those of the views that stand in templates of their own."""
+        return [] if isinstance(self.views, int) else [kind for kind in self.views if isinstance(kind, Prompted)]
 
     def beside(self) -> list[Any]:
         """The frozen networks."""

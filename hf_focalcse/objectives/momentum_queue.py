@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..losses.base import Pairs
-from .base import Batch
+from .base import READ, Batch
 from .contrastive import Contrastive
 from .pairs import gather_rows
 
@@ -104,8 +104,9 @@ class MomentumQueue(Contrastive, name="momentum_queue"):
         here, there = next(self.twin.parameters()), self._beside() if self._beside else None
         if there is not None and (here.device, here.dtype) != (there.device, there.dtype):
             self.twin.to(there.device, there.dtype)
+        first = {name: batch[name][:, :1] for name in READ if name in batch}  # (B, 1, L)
         with self._autocast():
-            vectors: Tensor = self.twin(batch["input_ids"][:, 0], batch["attention_mask"][:, 0])
+            vectors: Tensor = self.twin(**first)[:, 0]
         return vectors.to(self.queue.dtype)
 
     @torch.no_grad()

@@ -427,7 +427,7 @@ def test_recipes_parse_and_flags_win(recipe, monkeypatch):
     settings = parse(["--recipe", recipe, "--learning_rate", "9e-6"])
     assert settings.training.learning_rate == 9e-6
     losses = {"simcse": "infonce", "dclr": "dclr", "rankcse": "rankcse", "sup": "infonce", "diffcse": "infonce"}
-    losses["esimcse"] = "infonce"  # tsdae has none
+    losses |= {"esimcse": "infonce", "promptbert": "infonce"}  # tsdae has none
     assert settings.loss.loss == losses.get(recipe.partition("-")[0], "focal")
     header = (ROOT / "hf_focalcse/recipes" / f"{recipe}.yaml").read_text()
     assert "Hardware" in header.split("\nmodel_name_or_path")[0]

@@ -82,6 +82,19 @@ def test_an_encoder_without_a_number_of_positions_reads_what_its_tokenizer_says(
     assert notes[700] == [] and "nothing says how long a text may be, so it is cut at 512" in notes[int(1e30)][0]
 
 
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "sentence_bert_config.json"])
+def test_padding_that_shifts_positions_is_named(tmp_path, file):
+    """Texts are padded on the right, where one alone has the vector that it has beside others."""
+    folder = found(tmp_path)
+    said = {"padding_side": "left"}
+    path = folder / file
+    content = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(content | (said if "tokenizer" in file else {"tokenizer_args": said})))
+    model = load_model(str(folder))
+    assert any("pads on the left, which shifts" in note for note in model.spec.notes)
+    close(model.encode(TEXTS)[1], model.encode(TEXTS[1]))
+
+
 def test_the_auto_class_honours_what_the_files_say_of_a_text(tmp_path):
     """Prompts by name, lower-casing, length, normalisation and similarity: none is passed over."""
     from sentence_transformers import SentenceTransformer

@@ -8,6 +8,7 @@ import torch
 from tiny import SENTENCES, record_mean, save_tiny
 
 from hf_focalcse.data.views import Views
+from hf_focalcse.encoder import tokenizer
 from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.encoder.prompts import add_prompt, choose_prompt
 from hf_focalcse.errors import UserError
@@ -124,6 +125,14 @@ def test_modules_without_weights_are_refused(tmp_path):
 def test_what_has_no_counterpart_is_refused_by_name(tmp_path, modules, transformer, config, said):
     with pytest.raises(UserError, match=said):
         load_model(str(described(tmp_path, modules, transformer, **config)))
+
+
+def test_a_sentencepiece_model_names_the_packages_that_read_it(tmp_path, monkeypatch):
+    folder = record_mean(save_tiny(tmp_path))
+    (folder / "tokenizer.json").rename(folder / "spiece.model")
+    monkeypatch.setattr(tokenizer, "find_spec", lambda package: None)
+    with pytest.raises(UserError, match="is a SentencePiece model, .*pip install sentencepiece protobuf; or take"):
+        load_model(str(folder))
 
 
 def test_modules_of_other_packages_are_refused(tmp_path):

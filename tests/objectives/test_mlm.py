@@ -108,7 +108,7 @@ def test_beside_a_loss_it_is_the_mean_over_the_tokens_of_both_views(tmp_path):
     torch.testing.assert_close(value, plain, rtol=1e-5, atol=1e-6)
     assert objective.diagnostics(pairs)["mlm_loss"] == pytest.approx((total / count).item(), rel=1e-5)
     trained = [p for part in (model, objective) for p in part.parameters() if p.requires_grad]
-    gradients = [torch.autograd.grad(of, trained, allow_unused=True) for of in (value, plain)]
+    gradients = [torch.autograd.grad(of, trained, allow_unused=True, retain_graph=True) for of in (value, plain)]
     for found, expected in zip(*gradients, strict=True):  # the projection has none in eval mode
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
     assert "mlm_weight" in str(objective.identity()) and objective.memory()["passes"] == 2

@@ -6,6 +6,8 @@ from tiny import CONFIGS, tiny_tokenizer
 from transformers import AutoModelForMaskedLM
 
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss, load_model
+from hf_focalcse.data.prompted import Prompted
+from hf_focalcse.data.template import Template
 from hf_focalcse.data.views import Repeat, View
 from hf_focalcse.objectives import Contrastive
 from hf_focalcse.objectives.diffcse import DiffCSE
@@ -13,6 +15,7 @@ from hf_focalcse.objectives.mlm import MaskedLanguageModel
 from hf_focalcse.objectives.momentum_queue import MomentumQueue
 from hf_focalcse.objectives.tsdae import TSDAE
 
+TEMPLATES = ("a man reads {text} with {mask} in the house", "the old book {text} is {mask}")
 MADE = {  # name -> the objective for an encoder that lies in a folder
     "mlm": lambda base: MaskedLanguageModel(mask_probability=0.4),
     "momentum_queue": lambda base: MomentumQueue(
@@ -22,6 +25,10 @@ MADE = {  # name -> the objective for an encoder that lies in a folder
     "tsdae": lambda base: TSDAE(),
     "masked beside": lambda base: Contrastive(build_loss("focal"), mlm_weight=0.5, mlm_probability=0.4),
 }
+PROMPTED = {"prompt": {"pooler": "mask", "prompt_template": TEMPLATES[0]}}  # how the encoder is loaded for these
+MADE["prompt"] = lambda base: Contrastive(
+    build_loss("focal"), views=[Prompted(template=Template.of(template)) for template in TEMPLATES], max_seq_length=12
+)
 EQUAL_VIEWS = ", equal views"  # others draw for a batch as a whole, which several processes share out otherwise
 BUILD = MADE | {
     f"momentum_queue{EQUAL_VIEWS}": lambda base: MomentumQueue(build_loss("focal"), queue_size=12, momentum=0.5)
@@ -49,7 +56,8 @@ def objective_trainer(base, folder, objective, engine="one", dropout=0.1, double
     if engine == "FSDP2":
         shim_fsdp()
     with whole_model():
-        model = load_model(base, "cls", dropout=dropout or 0.1)
+        how = PROMPTED.get(objective, {"pooler": "cls"}) if isinstance(objective, str) else {"pooler": "cls"}
+        model = load_model(base, dropout=dropout or 0.1, **how)
     model = model.double() if double else model
     torch.manual_seed(3)
     made = BUILD[objective](base) if isinstance(objective, str) else objective()
