@@ -163,7 +163,7 @@ PARSER_MISTAKES = [  # what the parser decides, so no model, file or torch is ne
     ("train", f"{GOOD} --objective momentum", "there is no objective 'momentum'"),
     ("train", f"{GOOD} --queue_size 9", "--queue_size belongs to objective momentum_queue, not to contrastive"),
     ("train", f"{GOOD} --repetition_rate 0.1", "--repetition_rate belongs to --view repeat"),
-    ("train", f"{GOOD} --view repat", "--view is 'repat'; it must be plain or repeat"),
+    ("train", f"{GOOD} --view repat", "--view is 'repat'; it must be plain, repeat or prompt"),
     ("train", f"{GOOD} --mlm_weight 0.2", "--mlm_weight belongs to --do_mlm, which is not given; add --do_mlm"),
     ("train", f"{GOOD} --label_smoothing_factor 0.1", "contrastive losses have no label smoothing"),
     ("train", f"{GOOD} --eval_strategy sometimes", "sometimes is not a valid IntervalStrategy"),
