@@ -18,7 +18,7 @@ from ..evaluation.verdict import conclusions, judged_keys, score_table
 from ..experiments.asked import settings_asked
 from ..losses import ContrastiveLoss
 from ..options.field import listed
-from ..options.tables import recorded, told_otherwise
+from ..options.tables import own_options, recorded, told_otherwise
 from ..parsing.settings import Settings
 from ..publishing.hub import Target
 from ..publishing.publish import prepare_push, publish
@@ -141,8 +141,9 @@ def make_trainer(
         raise UserError(" ".join(str(error).split())) from error
     model.augmentations = build_augmentations(settings.views.augmentation, trainer.views)
     show_progress(trainer, Path(settings.training.output_dir))
-    asked, told = settings_asked(settings), told_otherwise()  # what is told otherwise is compared by what it led to
-    trainer.asked = {name: asked[name] for name in settings.own() if name in asked and name not in told}
+    # what is told otherwise, and the names of encoders, are compared by what they led to
+    asked, led = settings_asked(settings), told_otherwise() | {n for n, one in own_options().items() if one.encoder}
+    trainer.asked = {name: asked[name] for name in settings.own() if name in asked and name not in led}
     return trainer
 
 

@@ -2,63 +2,185 @@
 
 import json
 from dataclasses import fields
+from functools import cache
 
 import pytest
 from safetensors.torch import load_file, save_file
 from tiny import SENTENCES, save_tiny
 from tiny_training import TEXTS, make_trainer
 
+from hf_focalcse.cli.objective import prepare_loss
+from hf_focalcse.cli.preparation import prepare_dev, prepare_model, prepare_sentences
+from hf_focalcse.cli.train import make_trainer as make_trainer_of_line
 from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.errors import UserError
 from hf_focalcse.evaluation import read_pairs
-from hf_focalcse.experiments.asked import settings_asked
 from hf_focalcse.options import tables
+from hf_focalcse.parsing.losses import loss_settings, objective_settings
 from hf_focalcse.parsing.settings import parse
 from hf_focalcse.training import checkpoints
 from hf_focalcse.training.args import FocalCSETrainingArguments
-from hf_focalcse.training.checkpoints import MANIFEST, RUN_FACTS, Checkpoint, differences_of_run
+from hf_focalcse.training.checkpoints import MANIFEST, Checkpoint, differences_of_run
 
-LED_TO = {  # options that are told otherwise -> the fact by which what they led to is compared
-    "loss": "loss",
-    "mask_duplicates": "loss",
-    "eval_file": "dev",
-    "sts_dir": "dev",
-    "seed": "seed",  # an argument of transformers, compared as one
-}
-OPTIONS = sorted(
-    {f.name for f in fields(FocalCSETrainingArguments) if f.init} | tables.own_options().keys() - {"hub_token"}
+FOREIGN = sorted({f.name for f in fields(FocalCSETrainingArguments) if f.init} - {"hub_token"})
+SETTINGS = sorted(
+    (kind, of, setting.name)
+    for kind, known in (("loss", loss_settings()), ("objective", objective_settings()))
+    for of, found in known.items()
+    for setting in found
 )
+TWICE = "--loss dclr --reference_model {0}/tiny --reference_pooler mean"
+PAIRS = "--train_file {0}/pairs.csv --columns a b c"
+# Each option of this package -> (the flags beside it, without it, with it): two runs that it makes different. The
+# flags are those of `resumed`; {0} is a folder.
+CHANGES = {
+    "recipe": ("", "", "--recipe {0}/recipe.yaml"),
+    "overwrite_output_dir": ("", "", "--overwrite_output_dir"),
+    "model_name_or_path": ("", "--model_name_or_path {0}/tiny", "--model_name_or_path {0}/other"),
+    "model_revision": None,  # of a Hub id: the weights that it leads to are compared
+    "pooler": ("", "--pooler cls", "--pooler mean"),
+    "prompt": ("", "", "--prompt a:"),
+    "prompt_name": None,  # of the folder's prompts: the text is compared, as the prompt
+    "prompt_template": ("", "", "--prompt_template a{text}"),
+    "mlp_only_train": ("--pooler cls", "", "--mlp_only_train no"),
+    "reinit_projection": ("--pooler cls", "", "--reinit_projection no"),
+    "dropout": ("", "", "--dropout 0.2"),
+    "chunk_size": ("", "", "--chunk_size 4"),
+    "lora": ("", "", "--lora"),
+    "lora_rank": ("--lora", "", "--lora_rank 3"),
+    "lora_alpha": ("--lora", "", "--lora_alpha 3"),
+    "lora_dropout": ("--lora", "", "--lora_dropout 0.2"),
+    "lora_target_modules": ("--lora", "", "--lora_target_modules query"),
+    "loss": ("", "", "--loss infonce"),
+    "matryoshka_dims": ("", "", "--matryoshka_dims 16 8"),
+    "matryoshka_weights": ("--matryoshka_dims 16 8", "", "--matryoshka_weights 1 2"),
+    "objective": ("", "", "--objective momentum_queue"),
+    "hard_negative_weight": (PAIRS, "", "--hard_negative_weight 2"),
+    "mask_duplicates": ("", "", "--mask_duplicates no"),
+    "reference_model": (TWICE, "", "--reference_model {0}/other"),
+    "reference_revision": None,  # of a Hub id: the weights that it leads to are compared
+    "reference_pooler": (TWICE, "", "--reference_pooler max"),
+    "reference_weights": (
+        "--loss rankcse --reference_model {0}/tiny {0}/other --reference_pooler mean", "", "--reference_weights 1 2",
+    ),
+    "view": ("", "", "--view repeat"),
+    "repetition_rate": ("--view repeat", "", "--repetition_rate 0.2"),
+    "augmentation": ("", "", "--augmentation token_shuffle"),
+    "train_file": ("", "", "--train_file {0}/other.txt"),
+    **dict.fromkeys(("dataset_name", "dataset_file", "dataset_config", "dataset_split", "dataset_revision")),  # a Hub's
+    "text_column": ("--train_file {0}/pairs.csv", "--text_column a", "--text_column b"),
+    "delimiter": ("--train_file {0}/tabs.txt", "--delimiter none", "--delimiter tab --text_column a"),
+    "quotes": ("--train_file {0}/quoted.csv", "", "--quotes none"),
+    "encoding": ("", "--train_file {0}/accents.txt", "--train_file {0}/accents.txt --encoding latin-1"),
+    "columns": ("--train_file {0}/pairs.csv", "--columns a b", "--columns b a"),
+    "max_seq_length": ("", "", "--max_seq_length 16"),
+    "max_train_samples": ("", "", "--max_train_samples 20"),
+    "train_fraction": ("", "", "--train_fraction 0.5"),
+    "drop_duplicates": ("", "", "--drop_duplicates"),
+    "encoding_errors": (
+        "--train_file {0}/broken.txt", "--encoding latin-1", "--encoding_errors replace",
+    ),
+    "eval_file": ("", "", "--eval_file {0}/other.tsv"),
+    "sts_dir": None,  # the sets that it leads to are compared, as those of --eval_file
+    "measure_steps": ("", "", "--measure_steps 1"),
+    "negatives": ("", "", "--negatives local"),
+    "allow_resume_mismatch": ("", "", "--allow_resume_mismatch"),
+    **dict.fromkeys(("license", "language"), ("", "", "--{name} en")),
+    "sentence_transformers": ("", "", "--no_sentence_transformers"),
+    "onnx": ("", "", "--onnx"),
+    "quantized_onnx": ("", "", "--no_quantized_onnx"),
+    "adapter_only": ("--lora", "", "--adapter_only"),
+}  # fmt: skip
+WITH_REFERENCE = "--reference_model {0}/tiny --reference_pooler mean "
+SET = {"base": "focal", "weighting": "none", "ranking": "listnet", "m": 0.4, "phi": 0.8, "momentum": 0.9}
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory):
+def inputs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("identity")
-    (folder / "t.txt").write_text("a\n")
-    line = f"--model_name_or_path m --train_file {folder / 't.txt'} --output_dir {folder / 'out'} --use_cpu"
-    return parse(line.split())
+    save_tiny(folder / "tiny", initializer_range=0.4)
+    save_tiny(folder / "other", seed=1, initializer_range=0.4)
+    texts = [f"{row['text']} {i}" for i, row in enumerate(TEXTS)]
+    rows = [(texts[i - 2], texts[i - 1], texts[i]) for i in range(len(texts))]
+    made = {
+        "text.txt": "\n".join(texts),
+        "other.txt": "\n".join(texts[1:]),
+        "pairs.csv": "a,b,c\n" + "\n".join(",".join(row) for row in rows),
+        "tabs.txt": "a\tb\n" + "\n".join(f"{a}\t{b}" for a, b, _ in rows),
+        "quoted.csv": "text\n" + "\n".join(f'"{text}"' for text in texts),
+        "accents.txt": "\n".join(f"{text} é" for text in texts),
+        "dev.tsv": "sentence1\tsentence2\tscore\n" + "\n".join(f"{a}\t{b}\t{i}" for i, (a, b, _) in enumerate(rows)),
+        "other.tsv": "sentence1\tsentence2\tscore\n" + "\n".join(f"{a}\t{b}\t{i}" for i, (b, a, _) in enumerate(rows)),
+        "recipe.yaml": f"model_name_or_path: {folder}/tiny\ntrain_file: {folder}/text.txt\n",
+    }
+    for name, text in made.items():
+        (folder / name).write_text(text)
+    (folder / "broken.txt").write_bytes(made["accents.txt"].encode("latin-1"))
+    return folder
 
 
-def verdict(name: str, settings) -> str:
-    """What resuming says of a changed option: refused, harmless with the reason, or compared by what it led to."""
-    option = tables.option_of(name)
+LINE = (
+    "--model_name_or_path {0}/tiny --train_file {0}/text.txt --eval_file {0}/dev.tsv --output_dir {0}/out --use_cpu "
+)
+LINE += "--per_device_train_batch_size 8 --max_steps 2 --eval_steps 1 --disable_tqdm true --report_to none "
+
+
+def facts_of(folder, flags: str) -> dict:
+    """What a run of the command line is compared by. A flag that comes again in ``flags`` replaces that of `LINE`."""
+    given = flags.format(folder).split()
+    line = [part for part in LINE.format(folder).split("--") if part and f"--{part.split()[0]}" not in given]
+    settings = parse([word for part in line for word in f"--{part}".split()] + given)
+    loss = prepare_loss(settings)
+    model = prepare_model(settings, loss)
+    sentences = prepare_sentences(settings, model)
+    dev, settings = prepare_dev(settings, print)
+    return make_trainer_of_line(settings, model, loss, sentences, dev).run_identity()
+
+
+@pytest.fixture(scope="module")
+def differences(inputs):
+    @cache
+    def facts(flags):
+        return facts_of(inputs, flags)
+
+    def found(along, without, given):
+        before, after = facts(f"{along} {without}".strip()), facts(f"{along} {given}".strip())
+        return differences_of_run(Checkpoint("c", before), after)
+
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(tables.own_options()))
+def test_a_run_with_another_value_of_an_option_is_another_run_or_the_option_is_harmless(differences, name):
+    """A new option needs a row of `CHANGES`, or none where what it names lies on the Hub."""
+    option, row = tables.option_of(name), CHANGES[name]
+    if row is None:
+        assert name.startswith(("dataset_", "sts_dir")) or name.endswith(("_revision", "prompt_name"))
+        return
+    said = differences(row[0], row[1], row[2].format("{0}", name=name))
+    assert bool(said) != option.harmless, said
+    assert option.harmless or option.told or option.encoder or any(one.startswith(f"--{name} ") for one in said)
+
+
+@pytest.mark.parametrize(("kind", "of", "name"), SETTINGS)
+def test_a_run_with_another_setting_of_loss_or_objective_is_another_run(differences, kind, of, name):
+    (setting,) = [one for one in (loss_settings() | objective_settings())[of] if one.name == name]
+    value = SET.get(name, not setting.default if setting.kind is bool else (setting.default or 0.1) * 1.5)
+    value = int(value) + 1 if setting.kind is int else value
+    along = f"--{kind} {of} " + (WITH_REFERENCE if "dclr" in of or "rankcse" in of else "")
+    along += "--base focal" * (name == "m" and of != "focal")
+    assert any(fact in " ".join(differences(along, "", f"--{name} {value}")) for fact in (f"'{name}': ",))
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_every_argument_of_transformers_is_compared_or_harmless_with_the_reason(name, inputs):
+    option, line = tables.option_of(name), LINE.format(inputs)
+    asked = tables.identity(parse(line.split()).training.to_dict())
     if option.harmless:
-        return f"harmless: {option.why}"
-    if "token" in name:
-        return "harmless: it opens the Hub and changes nothing"
-    asked = settings_asked(settings)
-    told = tables.told_otherwise() & tables.own_options().keys()
-    if name in told:
-        fact = LED_TO.get(name, "data")
-        return f"compared by what it led to: {RUN_FACTS.get(fact, fact)}"
-    before = {"start": ""} | asked
-    found = differences_of_run(Checkpoint("c", before), before | {name: "another"})
-    return f"refused: {found[0].split(' was ')[0]}" if len(found) == 1 else f"NOTHING IS SAID: {found}"
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_every_option_is_compared_or_harmless_with_the_reason(name, settings):
-    said = verdict(name, settings)
-    assert said.startswith(("refused: --", "harmless: ", "compared by what it led to: "))
+        assert name not in asked
+    else:
+        found = differences_of_run(Checkpoint("c", {"start": ""} | asked), {"start": ""} | asked | {name: "another"})
+        assert name in asked and found == [f"--{name} was {asked[name]!r} and is 'another'"]
 
 
 def test_an_option_of_tomorrow_is_compared_and_one_of_yesterday_had_its_default():
