@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from transformers import set_seed
+from transformers import TrainerCallback, set_seed
 
 from .. import quickstart
 from ..data.hub import download, files_of_split, load_split
@@ -48,7 +48,7 @@ SENTEVAL = Path("SentEval/data/downstream")  # where the public training scripts
 
 
 def prepare_output(settings: Settings) -> Path:
-    """The output folder, new, empty, with the checkpoints to go on from, or with a run that `clear_output` removes.
+    """The output folder, new, empty, with the checkpoints to go on from, or with a run that `ClearOutput` removes.
 
     Raises:
         UserError: it holds a run, finished or not, or an encoder that the run reads, is a file, or cannot be written.
@@ -81,15 +81,22 @@ def earlier_run(folder: Path) -> list[Path]:
     return written + checkpoints.list_checkpoints(folder)
 
 
-def clear_output(folder: Path) -> None:
-    """Remove an earlier run. Called when everything is prepared: a mistake in the flags must not cost it."""
-    left = checkpoints.list_checkpoints(folder)
-    for checkpoint in left:  # a later --resume_from_checkpoint last must not find the old run's
-        checkpoints.remove(checkpoint)
-    if left or (folder / RUN_FILE).exists():  # no score of it may stand beside the next run's weights
-        for name in WRITTEN:
-            (folder / name).unlink(missing_ok=True)
-        shutil.rmtree(folder / ADAPTER_FOLDER, ignore_errors=True)
+class ClearOutput(TrainerCallback):
+    """Removes an earlier run when everything is prepared, the optimizer too: no mistake in the flags may cost it."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if args.process_index > 0:
+            return
+        left = checkpoints.list_checkpoints(self.folder)
+        for checkpoint in left:  # a later --resume_from_checkpoint last must not find the old run's
+            checkpoints.remove(checkpoint)
+        if left or (self.folder / RUN_FILE).exists():  # no score of it may stand beside the next run's weights
+            for name in WRITTEN:
+                (self.folder / name).unlink(missing_ok=True)
+            shutil.rmtree(self.folder / ADAPTER_FOLDER, ignore_errors=True)
 
 
 def make_writable(folder: Path, flag: str) -> None:

@@ -31,8 +31,8 @@ from ..training.finish import finish_run, first_record
 from ..training.trainer import FocalCSETrainer
 from .objective import decide_reference, describe_reference, prepare_loss, prepare_objective
 from .preparation import (
+    ClearOutput,
     advise_rate,
-    clear_output,
     decide_pooling,
     decide_precision,
     prepare_dev,
@@ -100,8 +100,8 @@ def train(settings: Settings) -> None:
     trainer.score_baseline()
     record = trainer.record = start_record(settings, trainer)
     say(describe_start(settings, trainer, record))
-    if not args.resume_from_checkpoint and args.process_index == 0:
-        clear_output(folder)
+    if not args.resume_from_checkpoint:
+        trainer.add_callback(ClearOutput(folder))
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     require_numbers(model)
     trainer.save_whole(folder)
@@ -141,9 +141,9 @@ def make_trainer(
         raise UserError(" ".join(str(error).split())) from error
     model.augmentations = build_augmentations(settings.views.augmentation, trainer.views)
     show_progress(trainer, Path(settings.training.output_dir))
-    # what is told otherwise, and the names of encoders, are compared by what they led to
-    asked, led = settings_asked(settings), told_otherwise() | {n for n, one in own_options().items() if one.encoder}
-    trainer.asked = {name: asked[name] for name in settings.own() if name in asked and name not in led}
+    encoders = {name for name, found in own_options().items() if found.encoder}
+    asked, told = settings_asked(settings), told_otherwise() | encoders  # these are compared by what they led to
+    trainer.asked = {name: asked[name] for name in settings.own() if name in asked and name not in told}
     return trainer
 
 

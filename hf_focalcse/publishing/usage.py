@@ -39,7 +39,7 @@ def usage(record: RunRecord, results: Results | None) -> Iterator[str]:
     """Code blocks, each under a line that names its library."""
     publication = record.publication
     name = repository(publication)
-    where = "" if "repo_id" in publication else "In this folder, from Python started in it. "
+    where = "" if name != "." else "In this folder, from Python started in it. "
     cosine = publication.get("example_cosine")
     result = f"  # {cosine:.3f}" if cosine is not None else ""
     size = record.model.get("truncate_dim")

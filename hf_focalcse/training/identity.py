@@ -8,10 +8,15 @@ from hashlib import blake2b
 from typing import Any
 
 from torch import nn
+from transformers import SchedulerType
 
 from ..data.views import Views
 from ..options.tables import identity
 
+CHOOSING = (  # when it is scored and saved, which changes nothing where no score decides anything
+    *("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "save_strategy", "save_steps"),
+    *("metric_for_best_model", "greater_is_better"),
+)
 SAMPLED = 1024  # values of a tensor that are looked at
 DRAWN = ("pooler.", "mlp.", "lora", "objective.")  # parts that may be drawn anew, of the seed
 OF_NO_MATTER = (
@@ -32,9 +37,10 @@ def identity_of_run(trainer: Any) -> dict[str, Any]:
     """
     args, model = trainer.args, trainer.encoder
     frozen = trainer.train_objective.reference
+    by_scores = args.load_best_model_at_end or args.lr_scheduler_type == SchedulerType.REDUCE_ON_PLATEAU
+    chosen = () if by_scores else CHOOSING
     return (
-        trainer.asked
-        | identity(args.to_dict())
+        {key: value for key, value in (trainer.asked | identity(args.to_dict())).items() if key not in chosen}
         | {
             "world_size": args.world_size,
             "device": args.device.type,

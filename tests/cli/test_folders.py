@@ -180,9 +180,9 @@ LINES = {  # every command that loads an encoder, by itself or in a part of its 
     ],
     "inspect": ["code text.txt"],
     "export": ["code"],
-    "push": ["code org/name --dry_run"],
+    "merge": ["base code --output_dir merged", "code base --output_dir merged"],
 }
-LOADS_NOTHING = {"table", "compare", "report", "sweep"}  # the last starts training, which loads
+LOADS_NOTHING = {"table", "compare", "report", "sweep", "push"}  # the last two start training and export, which load
 
 
 def own_code(folder: Path, model_type: str, where: str):
