@@ -39,32 +39,29 @@ def identity_of_run(trainer: Any) -> dict[str, Any]:
     frozen = trainer.train_objective.reference
     by_scores = args.load_best_model_at_end or args.lr_scheduler_type == SchedulerType.REDUCE_ON_PLATEAU
     chosen = () if by_scores else CHOOSING
-    return (
-        {key: value for key, value in (trainer.asked | identity(args.to_dict())).items() if key not in chosen}
-        | {
-            "world_size": args.world_size,
-            "device": args.device.type,
-            "pooler": model.pooler_name,
-            "projection": model.projection_use,
-            "dropout": model.dropout_rates(),
-            "augmentation": [str(one) for one in model.augmentations] or ["dropout"],
-            "prompt": model.prompt,
-            "prompt_template": None if model.template is None else model.template.name,
-            "max_seq_length": trainer.max_seq_length,
-            "chunk_size": model.chunk_size,
-            "start": weights_fingerprint(model),
-            "tokenizer": tokenizer_fingerprint(trainer.processing_class),
-            "config": config_of(model),
-            "views": views_of(trainer.collate_views),
-            "reference": [frozen_facts(one.model) for one in getattr(frozen, "each", [frozen]) if one],
-            "reference_weights": getattr(frozen, "weights", None),
-            "lora": None if model.lora is None else model.lora.settings(),
-            "base_weights": None if model.lora is None else model.lora.digest,
-            "dev": dev_fingerprint(trainer.dev),
-            **trainer.train_objective.identity(),
-            **trainer.given,
-        }
-    )
+    return {key: value for key, value in (trainer.asked | identity(args.to_dict())).items() if key not in chosen} | {
+        "world_size": args.world_size,
+        "device": args.device.type,
+        "pooler": model.pooler_name,
+        "projection": model.projection_use,
+        "dropout": model.dropout_rates(),
+        "augmentation": [str(one) for one in model.augmentations] or ["dropout"],
+        "prompt": model.prompt,
+        "prompt_template": None if model.template is None else model.template.name,
+        "max_seq_length": trainer.max_seq_length,
+        "chunk_size": model.chunk_size,
+        "start": weights_fingerprint(model),
+        "tokenizer": tokenizer_fingerprint(trainer.processing_class),
+        "config": config_of(model),
+        "views": views_of(trainer.collate_views),
+        "reference": [frozen_facts(one.model) for one in getattr(frozen, "each", [frozen]) if one],
+        "reference_weights": getattr(frozen, "weights", None),
+        "lora": None if model.lora is None else model.lora.settings(),
+        "base_weights": None if model.lora is None else model.lora.digest,
+        "dev": dev_fingerprint(trainer.dev),
+        **trainer.train_objective.identity(),
+        **trainer.given,
+    }
 
 
 def config_of(model: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ..losses import ContrastiveLoss
 from ..objectives import Contrastive, Objective
 from ..objectives.reference import Stopwatch
 from ..runs.record import RunRecord
-from .alarms import Alarms, far_settings, without_range
+from .alarms import Alarms, far_settings, untrained_token, without_range
 from .args import decide, take_arguments
 from .callbacks import Measuring, StartOfTraining, StopSignals
 from .checks import check_compiled, check_lora, check_measuring, check_model, check_optimizers, choose_objective
@@ -316,7 +316,8 @@ class FocalCSETrainer(SizedTrainer):
             "batch size of all processes": self.args.train_batch_size * self.args.world_size,
         }
         of_text = [(text, text) for text in getattr(getattr(self.train_dataset, "report", None), "alarms", ())]
-        for kind, message in [*of_text, *far_settings(settings)]:
+        padding = untrained_token(self.encoder)
+        for kind, message in [*of_text, *padding, *far_settings(settings)]:
             self.alarms.add(message, kind)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:

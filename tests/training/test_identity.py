@@ -3,18 +3,23 @@
 import json
 from dataclasses import fields
 from functools import cache
+from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 from tiny import SENTENCES, save_tiny
 from tiny_training import TEXTS, make_trainer
 
+from hf_focalcse import FocalCSETrainer, build_loss
 from hf_focalcse.cli.objective import prepare_loss
 from hf_focalcse.cli.preparation import prepare_dev, prepare_model, prepare_sentences
 from hf_focalcse.cli.train import make_trainer as make_trainer_of_line
+from hf_focalcse.data.views import Repeat, View
 from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.errors import UserError
 from hf_focalcse.evaluation import read_pairs
+from hf_focalcse.objectives import Contrastive
 from hf_focalcse.options import tables
 from hf_focalcse.parsing.losses import loss_settings, objective_settings
 from hf_focalcse.parsing.settings import parse
@@ -29,11 +34,10 @@ SETTINGS = sorted(
     for of, found in known.items()
     for setting in found
 )
-TWICE = "--loss dclr --reference_model {0}/tiny --reference_pooler mean"
 PAIRS = "--train_file {0}/pairs.csv --columns a b c"
 # Each option of this package -> (the flags beside it, without it, with it): two runs that it makes different. The
 # flags are those of `resumed`; {0} is a folder.
-CHANGES = {
+VALUES = {
     "recipe": ("", "", "--recipe {0}/recipe.yaml"),
     "overwrite_output_dir": ("", "", "--overwrite_output_dir"),
     "model_name_or_path": ("", "--model_name_or_path {0}/tiny", "--model_name_or_path {0}/other"),
@@ -57,9 +61,13 @@ CHANGES = {
     "objective": ("", "", "--objective momentum_queue"),
     "hard_negative_weight": (PAIRS, "", "--hard_negative_weight 2"),
     "mask_duplicates": ("", "", "--mask_duplicates no"),
-    "reference_model": (TWICE, "", "--reference_model {0}/other"),
+    "reference_model": (
+        "--loss dclr --reference_pooler mean", "--reference_model {0}/tiny", "--reference_model {0}/other",
+    ),
     "reference_revision": None,  # of a Hub id: the weights that it leads to are compared
-    "reference_pooler": (TWICE, "", "--reference_pooler max"),
+    "reference_pooler": (
+        "--loss dclr --reference_model {0}/tiny", "--reference_pooler mean", "--reference_pooler max",
+    ),
     "reference_weights": (
         "--loss rankcse --reference_model {0}/tiny {0}/other --reference_pooler mean", "", "--reference_weights 1 2",
     ),
@@ -67,7 +75,8 @@ CHANGES = {
     "repetition_rate": ("--view repeat", "", "--repetition_rate 0.2"),
     "augmentation": ("", "", "--augmentation token_shuffle"),
     "train_file": ("", "", "--train_file {0}/other.txt"),
-    **dict.fromkeys(("dataset_name", "dataset_file", "dataset_config", "dataset_split", "dataset_revision")),  # a Hub's
+    # of the Hub: the text that they lead to is compared
+    **dict.fromkeys(("dataset_name", "dataset_file", "dataset_config", "dataset_split", "dataset_revision")),
     "text_column": ("--train_file {0}/pairs.csv", "--text_column a", "--text_column b"),
     "delimiter": ("--train_file {0}/tabs.txt", "--delimiter none", "--delimiter tab --text_column a"),
     "quotes": ("--train_file {0}/quoted.csv", "", "--quotes none"),
@@ -97,7 +106,10 @@ SET = {"base": "focal", "weighting": "none", "ranking": "listnet", "m": 0.4, "ph
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("identity")
+    return write_inputs(tmp_path_factory.mktemp("identity"))
+
+
+def write_inputs(folder):
     save_tiny(folder / "tiny", initializer_range=0.4)
     save_tiny(folder / "other", seed=1, initializer_range=0.4)
     texts = [f"{row['text']} {i}" for i, row in enumerate(TEXTS)]
@@ -127,7 +139,7 @@ LINE += "--per_device_train_batch_size 8 --max_steps 2 --eval_steps 1 --disable_
 
 def facts_of(folder, flags: str) -> dict:
     """What a run of the command line is compared by. A flag that comes again in ``flags`` replaces that of `LINE`."""
-    given = flags.format(folder).split()
+    given = flags.replace("{0}", str(folder)).split()
     line = [part for part in LINE.format(folder).split("--") if part and f"--{part.split()[0]}" not in given]
     settings = parse([word for part in line for word in f"--{part}".split()] + given)
     loss = prepare_loss(settings)
@@ -137,11 +149,12 @@ def facts_of(folder, flags: str) -> dict:
     return make_trainer_of_line(settings, model, loss, sentences, dev).run_identity()
 
 
-@pytest.fixture(scope="module")
-def differences(inputs):
+def comparing(folder):
+    """(flags beside, flags before, flags after) -> what resuming says of the change."""
+
     @cache
     def facts(flags):
-        return facts_of(inputs, flags)
+        return facts_of(folder, flags)
 
     def found(along, without, given):
         before, after = facts(f"{along} {without}".strip()), facts(f"{along} {given}".strip())
@@ -150,26 +163,35 @@ def differences(inputs):
     return found
 
 
+@pytest.fixture(scope="module")
+def differences(inputs):
+    return comparing(inputs)
+
+
 @pytest.mark.parametrize("name", sorted(tables.own_options()))
 def test_a_run_with_another_value_of_an_option_is_another_run_or_the_option_is_harmless(differences, name):
-    """A new option needs a row of `CHANGES`, or none where what it names lies on the Hub."""
-    option, row = tables.option_of(name), CHANGES[name]
+    """A new option needs a row of `VALUES`, or none where what it names lies on the Hub."""
+    option, row = tables.option_of(name), VALUES[name]
     if row is None:
         assert name.startswith(("dataset_", "sts_dir")) or name.endswith(("_revision", "prompt_name"))
         return
-    said = differences(row[0], row[1], row[2].format("{0}", name=name))
+    said = differences(row[0], row[1], row[2].replace("{name}", name))
     assert bool(said) != option.harmless, said
     assert option.harmless or option.told or option.encoder or any(one.startswith(f"--{name} ") for one in said)
 
 
 @pytest.mark.parametrize(("kind", "of", "name"), SETTINGS)
 def test_a_run_with_another_setting_of_loss_or_objective_is_another_run(differences, kind, of, name):
+    said = differences(*change_of_setting(kind, of, name))
+    assert len(said) == 1 and f"'{name}': " in said[0]
+
+
+def change_of_setting(kind, of, name):
     (setting,) = [one for one in (loss_settings() | objective_settings())[of] if one.name == name]
     value = SET.get(name, not setting.default if setting.kind is bool else (setting.default or 0.1) * 1.5)
     value = int(value) + 1 if setting.kind is int else value
     along = f"--{kind} {of} " + (WITH_REFERENCE if "dclr" in of or "rankcse" in of else "")
-    along += "--base focal" * (name == "m" and of != "focal")
-    assert any(fact in " ".join(differences(along, "", f"--{name} {value}")) for fact in (f"'{name}': ",))
+    return along + "--base focal" * (name == "m" and of != "focal"), "", f"--{name} {value}"
 
 
 @pytest.mark.parametrize("name", FOREIGN)
@@ -294,5 +316,54 @@ def test_weights_that_do_not_fit_are_refused_when_a_checkpoint_is_loaded(run, tm
     (file.parent / MANIFEST).write_text(json.dumps(manifest))
     again = resumable(run)
     again.args.output_dir = str(tmp_path)
-    with pytest.raises(UserError, match=f"the checkpoint that is loaded {said} weights"):
+    with pytest.raises(UserError, match=f"the checkpoint that is loaded {said} of BertForFocalCL"):
         again.train(resume_from_checkpoint="last")
+
+
+# ---- what a script gives
+
+
+BASE = Path()  # the folder of an encoder
+SCRIPTS = {
+    "another rate of repetition": (
+        {"objective": lambda: Contrastive(build_loss("focal"), views=[View(), Repeat(rate=0.2)])},
+        {"objective": lambda: Contrastive(build_loss("focal"), views=[View(), Repeat(rate=0.4)])},
+        "views of a row was",
+    ),
+    "another optimizer": (
+        {"optimizer_cls_and_kwargs": lambda: (torch.optim.SGD, {"lr": 0.1})},
+        {"optimizer_cls_and_kwargs": lambda: (torch.optim.SGD, {"lr": 0.2})},
+        "optimizer was {'class': 'SGD', 'lr': 0.1} and is",
+    ),
+    "another pooler of the reference": (
+        {"loss": "dclr", "reference": lambda: load_model(str(BASE), "mean")},
+        {"loss": "dclr", "reference": lambda: load_model(str(BASE), "max")},
+        "reference was",
+    ),
+    "another configuration of the same weights": (
+        {"model": lambda: load_model(str(BASE), "cls", dropout=0.1)},
+        {"model": lambda: wider(load_model(str(BASE), "cls", dropout=0.1))},
+        "configuration of the encoder was",
+    ),
+}
+
+
+def wider(model):
+    model.config.layer_norm_eps = 1e-3
+    return model
+
+
+@pytest.mark.parametrize("case", SCRIPTS)
+def test_what_a_script_gives_is_compared_as_well(case, inputs, tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "BASE", inputs / "tiny")
+    before, after, said = SCRIPTS[case]
+
+    def facts(given):
+        made = {name: value() if callable(value) else value for name, value in given.items()}
+        model = made.pop("model", None) or load_model(str(BASE), "cls", dropout=0.1)
+        args = FocalCSETrainingArguments(str(tmp_path), use_cpu=True, eval_strategy="no", report_to="none")
+        return FocalCSETrainer(model, args, train_dataset=TEXTS, **made).run_identity()
+
+    assert differences_of_run(Checkpoint("c", facts(before)), facts(before)) == []
+    (found,) = differences_of_run(Checkpoint("c", facts(before)), facts(after))
+    assert found.startswith(said)
