@@ -19,14 +19,7 @@ CHOOSING = (  # when it is scored and saved, which changes nothing where no scor
 )
 SAMPLED = 1024  # values of a tensor that are looked at
 DRAWN = ("pooler.", "mlp.", "lora", "objective.")  # parts that may be drawn anew, of the seed
-OF_NO_MATTER = (
-    "name_or_path",
-    "version",
-    "focal_cl",
-    "architectures",
-    "dtype",
-    "dropout",
-)  # parts of names in a config
+OF_NO_MATTER = ("name_or_path", "version", "focal_cl", "architectures", "dtype", "dropout", "use_cache")  # in a config
 
 
 def identity_of_run(trainer: Any) -> dict[str, Any]:
