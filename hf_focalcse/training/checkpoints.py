@@ -32,6 +32,7 @@ RUN_FACTS = {  # what a run is besides its options -> its name in messages
     "views": "views of a row",
     "tokenizer": "tokenizer",
     "reference": "reference",
+    "beside": "weights of the networks beside the encoder",
     "given_optimizer": "optimizer",
     "given_schedule": "schedule of the learning rate",
     "loss": "loss",

@@ -49,6 +49,7 @@ def identity_of_run(trainer: Any) -> dict[str, Any]:
         "views": views_of(trainer.collate_views),
         "reference": [frozen_facts(one.model) for one in getattr(frozen, "each", [frozen]) if one],
         "reference_weights": getattr(frozen, "weights", None),
+        "beside": [weights_fingerprint(one) for one in getattr(trainer.train_objective, "beside", list)()],
         "lora": None if model.lora is None else model.lora.settings(),
         "base_weights": None if model.lora is None else model.lora.digest,
         "dev": dev_fingerprint(trainer.dev),
