@@ -190,6 +190,7 @@ class Data:
         "strict",
         help="What to do about invalid UTF-8: strict stops and names its place, replace writes U+FFFD.",
         range=one_of("strict", "replace"),
+        **CONTENT,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from accelerate.utils import DynamoBackend
 from torch.utils.data import IterableDataset
 from transformers.utils import logging
@@ -14,6 +15,7 @@ from ..losses import ContrastiveLoss
 from ..objectives import Contrastive, Objective
 from .given import pair_columns_of, take_loss, take_reference
 
+HALVES = (torch.float16, torch.bfloat16)
 logger = logging.get_logger(__name__)
 
 
@@ -56,6 +58,12 @@ def check_model(model: Any, args: Any, comparing: bool = True) -> None:
         UserError: the views would be equal, activations cannot be recomputed, one process sees several GPUs, or a
             batch has no negatives.
     """
+    halves = sorted({str(p.dtype) for p in model.parameters() if p.requires_grad and p.dtype in HALVES})
+    if halves:
+        raise UserError(
+            f"the weights of the encoder are {', '.join(halves)}, in which small updates are lost; load it in "
+            "float32, as load_model does, and compute in half precision with bf16 or fp16 of the arguments"
+        )
     rates = model.dropout_rates()
     logger.info("dropout of the encoder: %s", ", ".join(f"{k}={v}" for k, v in rates.items()))
     noisy = model.lora is not None and model.lora.dropout > 0

@@ -179,6 +179,15 @@ def test_an_argument_that_would_be_ignored_is_refused(base, arguments, name):
         FocalCSETrainer(base, arguments(**{name: value}), train_dataset=TEXT)
 
 
+def test_recomputing_with_another_dropout_is_refused(base, arguments):
+    with pytest.raises(UserError, match="preserve_rng_state false, .* the gradient would be wrong; leave it out"):
+        FocalCSETrainer(
+            base,
+            arguments(gradient_checkpointing=True, gradient_checkpointing_kwargs={"preserve_rng_state": False}),
+            train_dataset=TEXT,
+        )
+
+
 def test_arguments_of_sentence_transformers_are_refused_where_they_ask_for_more(base, tmp_path):
     kind = pytest.importorskip("sentence_transformers").SentenceTransformerTrainingArguments
     FocalCSETrainer(base, kind(str(tmp_path / "st"), **QUICK), train_dataset=TEXT)
