@@ -6,7 +6,6 @@ A function that decides something which the settings left open returns the `Sett
 from __future__ import annotations
 
 import copy
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +32,7 @@ from ..losses import ContrastiveLoss
 from ..options.field import listed
 from ..options.training import Data
 from ..parsing.settings import Settings
+from ..runs.atomic import draft_of
 from ..runs.cosines import PAIRS_FILE
 from ..runs.folder import WEIGHTS_FILE
 from ..runs.record import RUN_FILE
@@ -82,7 +82,8 @@ def earlier_run(folder: Path) -> list[Path]:
 
 
 def clear_output(folder: Path) -> None:
-    """Remove an earlier run. Called when everything is prepared: a mistake in the flags must not cost it."""
+    """Remove an earlier run. Called when the first checkpoint of the new one is whole: a mistake that only the
+    optimizer or the first steps show must not cost it either."""
     left = checkpoints.list_checkpoints(folder)
     for checkpoint in left:  # a later --resume_from_checkpoint last must not find the old run's
         checkpoints.remove(checkpoint)
@@ -98,7 +99,7 @@ def make_writable(folder: Path, flag: str) -> None:
     Raises:
         UserError: the folder cannot be made, or takes no files.
     """
-    probe = folder / f".write-test-{os.getpid()}"
+    probe = draft_of(folder / "write-test")  # which is deleted later, should this process be killed
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe.touch()

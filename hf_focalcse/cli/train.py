@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Callable
 from dataclasses import MISSING, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +101,8 @@ def train(settings: Settings) -> None:
     trainer.score_baseline()
     record = trainer.record = start_record(settings, trainer)
     say(describe_start(settings, trainer, record))
-    if not args.resume_from_checkpoint and args.process_index == 0:
-        clear_output(folder)
+    if not args.resume_from_checkpoint:
+        trainer.clear_output = partial(clear_output, folder)
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     require_numbers(model)
     trainer.save_whole(folder)

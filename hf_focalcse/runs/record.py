@@ -36,6 +36,7 @@ AS_PUBLISHED = "as published"  # the encoder before training, with the pooling a
 # A path that stands out from other text: it begins at the root, the home folder or a drive, or with dots.
 PATH = re.compile(r"""(?<![\w.:/~\\)\]-])(?:[A-Za-z]:|~\w*|\.{1,2})?(?:[/\\][^\s/\\'"`,;:()\[\]]+)+[/\\]?""")
 PROMPTS = ("prompt", "prompts")  # keys of texts that stay as they are, slashes too
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 A_PATH = re.compile(r"(?:~\w*|\.{0,2}|[A-Za-z]:)[/\\]")  # the beginning of a value that is a path, spaces and all
 
 
@@ -114,8 +115,12 @@ class RunRecord:
                 flag, _, part = part.partition("=")
                 at_path = flag[2:].replace("-", "_") in places
             local |= {part} if at_path else set()
-        if self.model.get("base_model") != self.model.get("name_or_path"):
-            local.add(self.model.get("name_or_path") or "")
+        for encoder in (self.model, self.model.get("reference") or {}):
+            names = listed(encoder.get("name_or_path"))
+            hub = (
+                listed(encoder["base_model"]) if "base_model" in encoder else [n for n in names if HUB_ID.fullmatch(n)]
+            )
+            local |= {name for name in names if name not in hub}
         local.add(self.recipe or "")
         values = [value for setting in self.settings.values() for value in listed(setting)]
         values += [part.partition("=")[2] if part.startswith("--") else part for part in self.command]

@@ -180,6 +180,7 @@ LINES = {  # every command that loads an encoder, by itself or in a part of its 
     ],
     "inspect": ["code text.txt"],
     "export": ["code"],
+    "merge": ["base code --output_dir merged", "code base --output_dir merged"],
     "push": ["code org/name --dry_run"],
 }
 LOADS_NOTHING = {"table", "compare", "report", "sweep"}  # the last starts training, which loads
@@ -223,7 +224,8 @@ def test_no_command_runs_code_of_a_folder_or_asks_to(place, tmp_path, monkeypatc
     said = capsys.readouterr().err
     assert set(ends) <= {0, 2} and "Traceback" not in said
     if where == "config.json" and model_type == "own":
-        assert said.count("needs code that lies beside it") == len(ends)
+        assert said.count("needs code that lies beside it") == len(ends) - len(LINES["push"])
+        assert said.count("code is neither an export nor the output folder") == len(LINES["push"])
     if where == "modules.json":
         assert said.count("is code of its own and is never run") == len(ends)
 

@@ -33,6 +33,7 @@ MISTAKES = {
     "model": ["--model_name_or_path", "./nope"],
     "batch": ["--per_device_train_batch_size", "4000"],
     "optimizer": ["--optim", "adamw_bnb_8bit"],
+    "first step": ["--loss", "infonce", "--temperature", "1e-45"],
     "start": ["--model_name_or_path", "{0}/out/checkpoint-4"],
     "itself": ["--model_name_or_path", "{0}/out"],
     "reference inside": ["--loss", "dclr", "--reference_model", "{0}/out", "--reference_pooler", "cls"],
