@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..data.pairs import PairRows
+from ..data.prompted import Prompted
+from ..data.template import Template
 from ..data.views import Repeat, View
 from ..errors import UserError
 from ..losses import ContrastiveLoss, build_loss
@@ -15,10 +17,12 @@ from ..options.methods import Reference
 from ..parsing.settings import Settings
 from ..quickstart import resolve_model
 from ..training.engines import whole_model
+from .preparation import view_templates
 
 # the flags that only a contrastive objective has
 CONTRASTIVE = (
-    *("loss", "mask_duplicates", "hard_negative_weight", "negatives", "view", "repetition_rate", "augmentation"),
+    *("loss", "mask_duplicates", "hard_negative_weight", "negatives", "view", "repetition_rate", "view_templates"),
+    *("template_denoising", "augmentation"),
     *("reference_model", "reference_pooler", "reference_revision", "reference_weights"),
 )
 
@@ -41,7 +45,7 @@ def prepare_loss(settings: Settings) -> ContrastiveLoss | None:
     return None
 
 
-def prepare_objective(settings: Settings, loss: ContrastiveLoss | None, sentences: Any) -> Objective:
+def prepare_objective(settings: Settings, loss: ContrastiveLoss | None, sentences: Any, model: Any) -> Objective:
     """The objective for the training text, with its references loaded.
 
     Raises:
@@ -63,7 +67,7 @@ def prepare_objective(settings: Settings, loss: ContrastiveLoss | None, sentence
         negatives=settings.distributed.negatives,
         max_seq_length=settings.data.max_seq_length,
         reference_weights=settings.reference.reference_weights,
-        views=prepare_views(settings, sentences),
+        views=prepare_views(settings, sentences, model),
         hard_negative_weight=prepare_weight(settings, sentences),
         **settings.objective_settings,
     )
@@ -85,7 +89,7 @@ def prepare_weight(settings: Settings, sentences: Any) -> float:
     return 1.0 if weight is None else weight
 
 
-def prepare_views(settings: Settings, sentences: Any) -> int | list[View]:
+def prepare_views(settings: Settings, sentences: Any, model: Any) -> int | list[View]:
     """The views of each sentence that the settings ask for, or the columns of pairs.
 
     Raises:
@@ -100,6 +104,10 @@ def prepare_views(settings: Settings, sentences: Any) -> int | list[View]:
         return [View(columns=(column,)) for column in sentences.columns]
     if settings.views.view == "plain":
         return 2
+    if settings.views.view == "prompt":
+        named = (Template.of(model.family.template(name)) for name in view_templates(settings))
+        denoised = settings.views.template_denoising is not False
+        return [Prompted(template=template, denoised=denoised) for template in named]
     return [View(), Repeat() if (rate := settings.views.repetition_rate) is None else Repeat(rate=rate)]
 
 

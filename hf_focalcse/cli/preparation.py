@@ -19,6 +19,7 @@ from ..data.pairs import PairRows, chosen_columns, header_of, is_table, pairs_of
 from ..data.places import find_files
 from ..data.reading import Reading
 from ..data.sentences import Sentences, read_sentences, require
+from ..data.template import PROMPTBERT
 from ..encoder.adapters import ADAPTER_FOLDER
 from ..encoder.augment import build_augmentations
 from ..encoder.loading import load_model, require_exact
@@ -41,6 +42,7 @@ from ..training import checkpoints
 from ..training.baseline import departures
 from ..training.engines import whole_model
 from ..training.given import record_training
+from .stages import STAGES
 
 WRITTEN = (RUN_FILE, RESULTS_FILE, PAIRS_FILE, "README.md", "config.json", WEIGHTS_FILE, HEAD_FILE)  # by a run
 FIRST_LINES = 64  # of the training text, on which the tokenizer is compared with its file
@@ -60,7 +62,8 @@ def prepare_output(settings: Settings) -> Path:
         *(("--reference_model", name) for name in listed(settings.reference.reference_model)),
     ):
         inner = Path(place or "").resolve()
-        if place is not None and inner.is_dir() and folder.resolve() in (inner, *inner.parents):
+        of_stage = inner.parent == folder.resolve() / STAGES
+        if place is not None and inner.is_dir() and folder.resolve() in (inner, *inner.parents) and not of_stage:
             raise UserError(f"--output_dir {folder} holds the encoder of {flag} {place}; give another folder")
     there = earlier_run(folder)
     if there and not (settings.job.overwrite_output_dir or args.resume_from_checkpoint):
@@ -133,19 +136,22 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss | None) -> Any:
     """
     chosen = settings.model
     place = quickstart.resolve_model(chosen.model_name_or_path, chosen.model_revision)
+    prompted = settings.views.view == "prompt"
     set_seed(settings.training.seed)
     with whole_model():
         model = load_model(
             place.path,
-            chosen.pooler,
+            "mask" if prompted else chosen.pooler,
             dropout=chosen.dropout,
             revision=place.revision,
             prompt=chosen.prompt,
             prompt_name=chosen.prompt_name,
             default_pooler=True,
-            prompt_template=chosen.prompt_template,
+            prompt_template=view_templates(settings)[0] if prompted else chosen.prompt_template,
         )
     if chosen.mlp_only_train is not None:
+        if pooler_of(model.pooler_name).marked:
+            raise UserError("--mlp_only_train belongs to --pooler cls; --view prompt embeds without it; leave it out")
         if not pooler_of(model.pooler_name).projection:
             raise UserError(
                 f"--mlp_only_train belongs to --pooler cls; {chosen.model_name_or_path} records pooler "
@@ -167,9 +173,17 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss | None) -> Any:
     return model
 
 
+def view_templates(settings: Settings) -> tuple[str, str]:
+    """The templates of the two views in --view prompt, as they are asked for."""
+    first, second = (*(settings.views.view_templates or PROMPTBERT), None)[:2]
+    return first, second or first
+
+
 def reason_of_pooling(settings: Settings, model: Any) -> str:
     """Which pooling training starts with, and why."""
     pooler = model.pooler_name
+    if settings.views.view == "prompt":
+        return f"{pooler}, of the templates of --view prompt"
     if settings.model.pooler is not None:
         by = "--pooler" if "pooler" in settings.explicit else f"recipe {settings.recipe}"
         return f"{pooler}, asked for by {by}"

@@ -20,7 +20,8 @@ from .recorded import take_recorded
 logger = logging.get_logger(__name__)
 HEAD_FILE = "focal_head.safetensors"
 SIDE_PARTS = ("mlp", "tail")  # what it holds, where an encoder has them
-NOT_OF_THE_VECTORS = ("transformers_version", "_name_or_path", "architectures", "dtype", "torch_dtype")
+# Of a config: says nothing of the vectors. Trainer turns use_cache off.
+NOT_OF_THE_VECTORS = ("transformers_version", "_name_or_path", "architectures", "dtype", "torch_dtype", "use_cache")
 
 if TYPE_CHECKING:
     _Base = PreTrainedModel

@@ -21,6 +21,7 @@ from ..losses.base import Pairs
 from .reference import References, Stopwatch
 
 Batch = Mapping[str, Any]
+READ = ("input_ids", "attention_mask", "text_tokens")  # what of a batch the encoder reads
 OBJECTIVES: dict[str, type[Objective]] = {}
 
 
@@ -152,7 +153,7 @@ class Objective(nn.Module):
 
     def describe(self) -> dict[str, Any]:
         """For run.json and the card: name, settings, formula, paper, citation."""
-        parts = [part for part in (self.criterion, self) if part is not None]
+        parts = [part for part in (self.criterion, *self.described(), self) if part is not None]
         texts = {key: [getattr(part, key) for part in parts] for key in ("formula", "paper", "citation")}
         if self.criterion is None:
             named = {"name": self.name or type(self).__name__}
@@ -167,6 +168,10 @@ class Objective(nn.Module):
                 "citation": "\n\n".join(filter(None, texts["citation"])),
             }
         )
+
+    def described(self) -> list[Any]:
+        """What else has a formula, a paper and a citation that `describe` gives, such as a kind of view."""
+        return []
 
     def has_state(self) -> bool:
         """Whether there is something to train or to keep besides the encoder."""

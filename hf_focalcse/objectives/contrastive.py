@@ -8,14 +8,25 @@ from typing import Any
 
 from torch import Tensor
 
+from ..data.prompted import Prompted
 from ..data.views import View, Views
+from ..encoder.denoising import Denoising
+from ..encoder.marked import check_prompted
 from ..errors import UserError
 from ..losses import ContrastiveLoss, missing_reference
 from ..losses.base import Pairs
 from ..losses.values import positive_number
-from .base import Batch, Objective
+from .base import READ, Batch, Objective
 from .pairs import NEGATIVES, make_pairs
 from .reference import References, Stopwatch
+
+OF_ROWS = (
+    "input_ids",
+    "attention_mask",
+    "text_ids",
+    "view_ids",
+    "text_tokens",
+)  # what a batch has for each of its rows
 
 
 class Contrastive(Objective, name="contrastive"):
@@ -98,6 +109,10 @@ class Contrastive(Objective, name="contrastive"):
         if self.criterion.matryoshka_dims:  # what scores the encoder or exports it has to know
             model.config.focal_cl = model.config.focal_cl | {"matryoshka_dims": list(self.criterion.matryoshka_dims)}
         kinds = () if isinstance(self.views, int) else self.views
+        if self.prompted:
+            check_prompted(model, kinds, self.max_seq_length)
+        denoised = any(kind.denoised for kind in self.prompted)
+        model.denoising = Denoising.of(model, self.prompted) if denoised else None
         longest = max((kind.longest(self.max_seq_length) for kind in kinds), default=0)
         if longest > model.max_length():
             raise UserError(
@@ -106,19 +121,32 @@ class Contrastive(Objective, name="contrastive"):
             )
 
     def loss(self, model: Any, batch: Batch) -> tuple[Tensor, Pairs]:
-        ids = batch.get("view_ids", batch["text_ids"])  # (B, V) where views are different texts, else (B,)
-        text_ids = ids if self.mask_duplicates else None
-        embeddings = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])  # (B, V, D)
+        embeddings = model(**{name: batch[name] for name in READ if name in batch})  # (B, V, D)
         reference = self._refer(batch)  # (B, D')
         if "real" in batch:  # all ranks run the last batch whole (FSDP2 and ZeRO-3 count on it), then drop its padding
             real = batch["real"]
-            embeddings, text_ids = embeddings[real], None if text_ids is None else text_ids[real]
-            reference = None if reference is None else reference[real]
+            embeddings, reference = embeddings[real], None if reference is None else reference[real]
+            batch = {name: batch[name][real] for name in OF_ROWS if name in batch} | {"seed": batch.get("seed")}
+        embeddings = self.project(embeddings)
+        ids = batch.get("view_ids", batch["text_ids"])  # (B, V) where views are different texts, else (B,)
         pairs = make_pairs(
-            *(embeddings, text_ids, reference, self.negatives, batch.get("seed"), self.hard_negative_weight)
+            embeddings,
+            ids if self.mask_duplicates else None,
+            reference,
+            self.negatives,
+            batch.get("seed"),
+            self.hard_negative_weight,
         )
         pairs = self.extend(pairs, batch)
-        return self.criterion(pairs), pairs
+        return self.criterion(pairs) + self.further(batch, embeddings), pairs
+
+    def project(self, embeddings: Tensor) -> Tensor:
+        """Embeddings (B, V, D) -> what the loss compares, where a subclass puts something between them."""
+        return embeddings
+
+    def further(self, batch: Batch, embeddings: Tensor) -> Tensor | float:
+        """What a subclass adds to the loss; embeddings: those that the loss compares, (B, V, D)."""
+        return 0.0
 
     def extend(self, pairs: Pairs, batch: Batch) -> Pairs:
         """The pairs of a batch with what a subclass adds to them, such as further negatives."""
@@ -134,11 +162,15 @@ class Contrastive(Objective, name="contrastive"):
             return self.reference.encode(batch, self._beside())
 
     def identity(self) -> dict[str, Any]:
-        return super().identity() | {
-            "loss": self.criterion.config | {"mask_duplicates": self.mask_duplicates},
-            "negatives": self.negatives,
-            "hard_negative_weight": self.hard_negative_weight,
-        }
+        return (
+            super().identity()
+            | {
+                "loss": self.criterion.config | {"mask_duplicates": self.mask_duplicates},
+                "negatives": self.negatives,
+                "hard_negative_weight": self.hard_negative_weight,
+            }
+            | ({"templates": [(kind.template.text, kind.denoised) for kind in self.prompted]} if self.prompted else {})
+        )
 
     def cost(self, steps: Stopwatch) -> dict[str, float]:
         """Seconds a batch that the reference takes, and its share of forward and backward."""
@@ -152,7 +184,17 @@ class Contrastive(Objective, name="contrastive"):
 
     def describe(self) -> dict[str, Any]:
         weight = {} if self.hard_negative_weight == 1 else {"hard_negative_weight": self.hard_negative_weight}
-        return super().describe() | {"mask_duplicates": self.mask_duplicates} | weight
+        texts = [kind.template.text for kind in self.prompted]
+        views = {"templates": texts, "template_denoising": self.prompted[0].denoised} if texts else {}
+        return super().describe() | {"mask_duplicates": self.mask_duplicates} | weight | views
+
+    def described(self) -> list[Any]:
+        return self.prompted[:1]
+
+    @property
+    def prompted(self) -> list[Prompted]:
+        """Those of the views that stand in templates of their own."""
+        return [] if isinstance(self.views, int) else [kind for kind in self.views if isinstance(kind, Prompted)]
 
     def beside(self) -> list[Any]:
         """The frozen networks."""

@@ -43,9 +43,9 @@ class Evaluation:
     prompt_name: str | None = option(None, help="The name of a prompt that the encoder's folder has, such as query.")
     prompt_template: str | None = option(
         None,
-        help="What every text stands in, with {text} in its place; or prompteol, for decoders: This sentence : "
-        '"{text}" means in one word:". A length counts the text alone. Default: the template that the encoder\'s '
-        "folder records.",
+        help="What every text stands in, with {text} in its place and, behind it, perhaps {mask} for the mask token; "
+        'or prompteol, for decoders: This sentence : "{text}" means in one word:"; or promptbert, for --pooler mask. '
+        "A length counts the text alone. Default: the template that the encoder's folder records.",
     )
     truncate_dim: int | None = option(
         None,

@@ -96,7 +96,8 @@ def add_loss_settings(
 def _default_of(name: str, having: list[str], losses: dict[str, list[LossSetting]]) -> str:
     """The sentence on the default of a setting, loss by loss where they differ."""
     defaults = {loss: s.default for loss in having for s in losses[loss] if s.name == name}
-    shown = {loss: "no" if value is False else str(value) for loss, value in defaults.items() if value is not None}
+    given = {loss: value for loss, value in defaults.items() if value not in (None, "")}
+    shown = {loss: "no" if value is False else str(value) for loss, value in given.items()}
     if not shown:
         return ""
     if len(set(defaults.values())) == 1:

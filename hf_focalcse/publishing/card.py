@@ -148,6 +148,7 @@ def training_table(record: RunRecord) -> str:
         "Best checkpoint": escape_markdown(
             f"step {record.best['step']}, by {record.best['metric']}" if record.best else "the last"
         ),
+        **stages_row(record),
         "Recipe": escape_markdown(record.recipe or "none"),
         **adapter_row(record),
         "Seed": str(record.seed),
@@ -160,6 +161,19 @@ def training_table(record: RunRecord) -> str:
         "Code": f"git commit `{record.git_commit}`" if record.git_commit else "an installed package, not a checkout",
     }
     return Table(["", ""], [[key, value] for key, value in rows.items()], align="ll").markdown(marked_up=True)
+
+
+def stages_row(record: RunRecord) -> dict[str, str]:
+    """What the encoder was trained with before, where that is known."""
+    said = []
+    for row in record.stages:
+        source = f" ({row['paper']})" if row.get("paper") else ""
+        text = (
+            f"{row['steps']} steps on {row['text']}, {row['sentences']:,} sentences, sha256 {str(row['sha256'])[:16]}"
+        )
+        rate = f"learning rate {row['learning_rate']}, seed {row['seed']}"
+        said.append(f"{row['objective']}{source}: {text}, {rate}")
+    return {"Stages before": escape_markdown("; then ".join(said))} if said else {}
 
 
 def adapter_row(record: RunRecord) -> dict[str, str]:

@@ -29,7 +29,14 @@ KINDS: dict[str, Any] = {  # field -> what it holds
     **dict.fromkeys(("dev_sets", "differences", "start_differences"), dict),
     **dict.fromkeys(("command", "alarms", "notes"), TEXTS),
     **dict.fromkeys(("baseline", "start", "final"), NUMBERS),
-    **{"log": ROWS, "seed": int, "world_size": int, "seconds": float | int | None, "best": dict | None},
+    **{
+        "stages": ROWS,
+        "log": ROWS,
+        "seed": int,
+        "world_size": int,
+        "seconds": float | int | None,
+        "best": dict | None,
+    },
     **{"recipe": str | None, "git_commit": str | None, "started": str, "baseline_of": str},
 }
 AS_PUBLISHED = "as published"  # the encoder before training, with the pooling and prompt that its checkpoint records
@@ -64,6 +71,7 @@ class RunRecord:
     started: str = ""  # UTC, ISO 8601
     seconds: float | None = None  # of all parts of a resumed run, without steps that were lost and done again
     log: list[dict[str, Any]] = field(default_factory=list)
+    stages: list[dict[str, Any]] = field(default_factory=list)  # what its encoder was trained with before, see `stage`
     dev_sets: dict[str, str] = field(default_factory=dict)  # dev set -> its sha256
     baseline: dict[str, float] = field(default_factory=dict)  # the dev scores before the first step
     baseline_of: str = ""  # "as published", or the pooling where nothing records one; see `baseline_name`
@@ -143,7 +151,7 @@ class RunRecord:
         path = Path(folder) / RUN_FILE
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            content = {name: {} for name in ADDED_LATER} | {"baseline_of": ""} | content
+            content = {name: {} for name in ADDED_LATER} | {"baseline_of": "", "stages": []} | content
             for name, of in content.items():
                 if name in KINDS and not _is(of, KINDS[name]):
                     raise ValueError(f"{name} is {str(of)[:60]!r}")

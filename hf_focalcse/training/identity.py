@@ -11,6 +11,10 @@ from torch import nn
 
 from ..options.tables import identity
 
+CHOOSING = (  # when it is scored and saved, which changes nothing where the last checkpoint is the result
+    *("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "save_strategy", "save_steps"),
+    *("metric_for_best_model", "greater_is_better"),
+)
 SAMPLED = 1024  # values of a tensor that are looked at
 DRAWN = ("pooler.", "mlp.", "lora", "objective.", "tail.")  # parts that may be drawn anew, of the seed
 
@@ -23,29 +27,26 @@ def identity_of_run(trainer: Any) -> dict[str, Any]:
     """
     args, model = trainer.args, trainer.encoder
     frozen = trainer.train_objective.reference
-    return (
-        trainer.asked
-        | identity(args.to_dict())
-        | {
-            "world_size": args.world_size,
-            "device": args.device.type,
-            "pooler": model.pooler_name,
-            "projection": model.projection_use,
-            "dropout": model.dropout_rates(),
-            "augmentation": [str(one) for one in model.augmentations] or ["dropout"],
-            "prompt": model.prompt,
-            "prompt_template": None if model.template is None else model.template.name,
-            "max_seq_length": trainer.max_seq_length,
-            "chunk_size": model.chunk_size,
-            "start": weights_fingerprint(model),
-            "tokenizer": tokenizer_fingerprint(trainer.processing_class),
-            "reference": [weights_fingerprint(one.model) for one in getattr(frozen, "each", [frozen]) if one],
-            "lora": None if model.lora is None else model.lora.settings(),
-            "base_weights": None if model.lora is None else model.lora.digest,
-            "dev": dev_fingerprint(trainer.dev),
-            **trainer.train_objective.identity(),
-        }
-    )
+    chosen = () if args.load_best_model_at_end else CHOOSING
+    return {key: value for key, value in (trainer.asked | identity(args.to_dict())).items() if key not in chosen} | {
+        "world_size": args.world_size,
+        "device": args.device.type,
+        "pooler": model.pooler_name,
+        "projection": model.projection_use,
+        "dropout": model.dropout_rates(),
+        "augmentation": [str(one) for one in model.augmentations] or ["dropout"],
+        "prompt": model.prompt,
+        "prompt_template": None if model.template is None else model.template.name,
+        "max_seq_length": trainer.max_seq_length,
+        "chunk_size": model.chunk_size,
+        "start": weights_fingerprint(model),
+        "tokenizer": tokenizer_fingerprint(trainer.processing_class),
+        "reference": [weights_fingerprint(one.model) for one in getattr(frozen, "each", [frozen]) if one],
+        "lora": None if model.lora is None else model.lora.settings(),
+        "base_weights": None if model.lora is None else model.lora.digest,
+        "dev": dev_fingerprint(trainer.dev),
+        **trainer.train_objective.identity(),
+    }
 
 
 def weights_fingerprint(model: nn.Module) -> str:

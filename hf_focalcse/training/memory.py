@@ -13,6 +13,7 @@ import psutil
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
+from ..encoder.poolers import pooler_of
 from ..errors import UserError
 from ..losses.base import ContrastiveLoss
 
@@ -173,8 +174,9 @@ def kept_by_forward(model: Any, sentences: int, views: int, length: int, autocas
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    pad = model.config.pad_token_id or 0
-    ids = torch.full((sentences, views, length), (pad + 1) % model.config.vocab_size, device=device)
+    token = ((model.config.pad_token_id or 0) + 1) % model.config.vocab_size
+    token = model.tokenizer.mask_token_id if pooler_of(model.pooler_name).marked else token
+    ids = torch.full((sentences, views, length), token, device=device)
     was_training, chunk_size = model.training, model.chunk_size
     model.train()
     model.chunk_size = None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from family import save_generator
 from safetensors.torch import load_file
 from tiny import SENTENCES, WORDS, plain_load, record_mean, save_tiny
 from warm import COLD
@@ -272,6 +273,8 @@ MISTAKES = [  # what the job decides once it sees files, models or devices
     ("train", f"{GOOD} --pooler mean --reinit_projection true", "--reinit_projection belongs to --pooler cls"),
     ("train", f"{GOOD} --model_revision abc", "revision 'abc' is given for the folder 'tiny'"),
     ("train", f"{GOOD} --report_to wandb", "wandb"),
+    ("train", f"{GOOD} --objective diffcse", "diffcse needs a frozen masked language model with the encoder's vocab"),
+    ("train", f"{GOOD} --objective diffcse --generator_model tiny", "'tiny' has no head that guesses masked words"),
     ("train", f"{GOOD} --objective mlm --loss focal", "--loss belongs to contrastive objectives, and --objective mlm"),
     ("train", f"{GOOD} --objective mlm --view repeat", "--view belongs to contrastive objectives"),
     ("train", f"{GOOD} --loss dclr", "loss dclr compares with a frozen encoder and was given none: name one"),
@@ -420,7 +423,8 @@ def test_recipes_parse_and_flags_win(recipe, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     settings = parse(["--recipe", recipe, "--learning_rate", "9e-6"])
     assert settings.training.learning_rate == 9e-6
-    losses = {"simcse": "infonce", "dclr": "dclr", "rankcse": "rankcse", "sup": "infonce"}
+    losses = {"simcse": "infonce", "dclr": "dclr", "rankcse": "rankcse", "sup": "infonce", "diffcse": "infonce"}
+    losses |= {"esimcse": "infonce", "promptbert": "infonce"}
     assert settings.loss.loss == losses.get(recipe.partition("-")[0], "focal")
     header = (ROOT / "hf_focalcse/recipes" / f"{recipe}.yaml").read_text()
     assert "Hardware" in header.split("\nmodel_name_or_path")[0]
@@ -751,6 +755,21 @@ def test_mlm_trains_from_the_command_line_and_a_contrastive_run_goes_on_from_it(
         "train", *DCLR.replace("--loss dclr", "--loss focal").replace(" tiny ", " out ").split(), "--output_dir", "two"
     )
     assert RunRecord.load(work / "two").model["name_or_path"] == "out"
+
+
+def test_diffcse_trains_from_the_command_line(work, capsys):
+    save_generator(work / "tiny")
+    ask = DCLR.replace("--loss dclr", "--loss focal --objective diffcse --generator_model tiny-generator").split()
+    run("train", *ask)
+    assert "Objective: diffcse, {'generator_model': 'tiny-generator'" in capsys.readouterr().out
+    record = RunRecord.load(work / "out")
+    assert record.loss["objective"] == "diffcse" and record.loss["rtd_weight"] == 0.005
+    assert all(line["rtd_loss"] > 0 for line in record.log if "loss" in line)
+    card = (work / "out/README.md").read_text()
+    assert "generator_model = tiny-generator" in card and "2204.10298" in card and "chuang2022diffcse" in card
+    assert {name.removeprefix("bert.") for name in load_file(work / "out/model.safetensors")} == set(
+        load_file(work / "tiny/model.safetensors")
+    )
 
 
 def write_triples(path: Path, columns=("anchor", "positive", "negative")) -> Path:

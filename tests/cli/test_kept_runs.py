@@ -93,7 +93,7 @@ def test_a_best_checkpoint_that_is_lost_is_said(done, tmp_path):
 def test_scores_of_other_weights_do_not_stand_beside_new_ones(done, tmp_path):
     shutil.copytree(done, tmp_path / "work")
     out = tmp_path / "work/out"
-    more = ["--max_steps", "6", "--resume_from_checkpoint", "last", "--allow_resume_mismatch", "--save_strategy", "no"]
+    more = ["--max_steps", "7", "--resume_from_checkpoint", "last", "--allow_resume_mismatch", "--save_strategy", "no"]
     words = argv(tmp_path / "work", *more)
     for flag in ("--eval_file", "--eval_steps", "--eval_steps", "--save_steps"):
         place = words.index(flag)

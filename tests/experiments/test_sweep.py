@@ -156,7 +156,7 @@ WRONG = {
     "a value out of range": ({"axes": {"learning_rate": [-1]}}, "--learning_rate is -1.0; it must be a number above"),
     "a setting of another loss": (
         {"axes": {"loss": {"a": {"loss": "infonce", "m": 0.3}}}},
-        "run a: --m belongs to loss dclr, focal, not to infonce",
+        "run a: --m belongs to loss dclr, focal, rankcse, not to infonce",
     ),
     "an unknown loss": ({"axes": {"loss": ["fokal"]}}, "there is no loss 'fokal', did you mean 'focal'?"),
     "an unknown pooler": ({"axes": {"pooler": ["clss"]}}, "there is no pooler 'clss', did you mean 'cls'?"),

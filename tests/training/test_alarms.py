@@ -69,7 +69,7 @@ def test_one_alarm_of_a_kind_with_its_steps_whatever_came_between(caplog):
         ),
         (2, {"loss": 9.9, "negative_cosine_mean": 0.95}, "collapse: "),
         (2, {"loss": 9.9}, "nothing is learnt: the loss is 9.900"),
-        (2, {"loss": 1e-4}, "nothing is left to learn: the loss is 1.0e-04"),
+        (2, {"loss": 1e-6}, "nothing is left to learn: the loss is 1.0e-06"),
         (2, {"grad_norm": float("inf")}, "the norm of the gradient is inf"),
         (2, {"grad_norm": 0.0}, "the norm of the gradient is 0"),
         (1, {"negatives_per_anchor_mean": 0}, "no sentence of the batch has a negative"),

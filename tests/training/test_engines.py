@@ -36,7 +36,7 @@ def base(tmp_path_factory):
 @pytest.fixture
 def work(tmp_path):
     save_tiny(tmp_path / "tiny")
-    (tmp_path / "text.txt").write_text("".join(f"{s} {i}\n" for i in range(4) for s in SENTENCES))
+    (tmp_path / "text.txt").write_text("".join(f"{s} {letter}\n" for letter in "wxyz" for s in SENTENCES))
     return tmp_path
 
 
