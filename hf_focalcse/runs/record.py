@@ -125,16 +125,14 @@ class RunRecord:
             local |= {part} if at_path else set()
         for encoder in (self.model, self.model.get("reference") or {}):
             names = listed(encoder.get("name_or_path"))
-            hub = (
-                listed(encoder["base_model"]) if "base_model" in encoder else [n for n in names if HUB_ID.fullmatch(n)]
-            )
-            local |= {name for name in names if name not in hub}
+            likely = [name for name in names if HUB_ID.fullmatch(name)]  # all that older records of references tell
+            local |= {name for name in names if name not in listed(encoder.get("base_model", likely))}
         local.add(self.recipe or "")
         values = [value for setting in self.settings.values() for value in listed(setting)]
         values += [part.partition("=")[2] if part.startswith("--") else part for part in self.command]
         local |= {value for value in values if isinstance(value, str) and A_PATH.match(value)}
         content = asdict(self)
-        for name in ("command", "recipe", "settings", "model", "data", "notes", "alarms", "best"):
+        for name in ("command", "recipe", "settings", "model", "data", "stages", "notes", "alarms", "best"):
             content[name] = without_paths(content[name], local)
         content["data"].pop("samples", None)
         for file in content["data"].get("files", ()):
