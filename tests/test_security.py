@@ -100,13 +100,14 @@ def plant(place: Path, mark: Path) -> None:
     (checkpoint / "checkpoint.json").write_text(json.dumps(manifest))
 
 
-@pytest.mark.parametrize("what", ["train", "resume", "eval", "export"])
+@pytest.mark.parametrize("what", ["train", "mlm", "resume", "eval", "export"])
 def test_planted_pickles_are_not_opened(ranks, desk, tmp_path, what):
     place = tmp_path / "work"
     shutil.copytree(desk, place)
     plant(place, tmp_path / "mark")
     argv = {
         "train": ["train", *TRAIN.format(place).split(), "--overwrite_output_dir"],
+        "mlm": ["train", *TRAIN.format(place).split(), "--overwrite_output_dir", "--objective", "mlm"],
         "resume": ["train", *TRAIN.format(place).split(), "--resume_from_checkpoint", "last"],
         "eval": ["eval", str(place / "out"), "--eval_file", str(place / "graded.tsv"), "--device", "cpu"],
         "export": ["export", str(place / "out"), "--no_sentence_transformers"],
