@@ -15,6 +15,7 @@ from ..objectives.reference import load_reference
 from ..options.field import listed
 from ..options.methods import Reference
 from ..parsing.settings import Settings
+from ..quickstart import resolve_model
 from ..training.engines import whole_model
 from .preparation import view_templates
 
@@ -165,8 +166,10 @@ def describe_reference(settings: Settings, objective: Objective) -> dict[str, An
     frozen = objective.reference
     if frozen is None:
         return None
+    names = listed(settings.reference.reference_model)
     found = {
-        "name_or_path": listed(settings.reference.reference_model),
+        "name_or_path": names,
+        "base_model": [resolve_model(name).base for name in names],
         "revision": listed(settings.reference.reference_revision) or [None] * len(frozen.each),
         "pooler": [one.model.pooler_name for one in frozen.each],
         "projection": [one.model.projection_use for one in frozen.each],

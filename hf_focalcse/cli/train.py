@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Callable
 from dataclasses import MISSING, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,8 @@ from ..training.finish import finish_run, first_record
 from ..training.trainer import FocalCSETrainer
 from .objective import decide_reference, describe_reference, prepare_loss, prepare_objective
 from .preparation import (
-    ClearOutput,
     advise_rate,
+    clear_output,
     decide_pooling,
     decide_precision,
     prepare_dev,
@@ -111,7 +112,7 @@ def train(settings: Settings, goes_on: bool = False) -> None:
     record = trainer.record = start_record(settings, trainer)
     say(describe_start(settings, trainer, record))
     if not args.resume_from_checkpoint:
-        trainer.add_callback(ClearOutput(folder))
+        trainer.clear_output = partial(clear_output, folder)
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     require_numbers(model)
     trainer.save_whole(folder)

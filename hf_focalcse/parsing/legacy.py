@@ -32,7 +32,7 @@ REPLACED = {  # refused, with what to do
     "use_auth_token": "set the environment variable HF_TOKEN or run `hf auth login` instead",
     "validation_file": "use --eval_file with columns sentence1, sentence2, score",
     "validation_split_percentage": "use --eval_file with labelled pairs",
-    "dataset_config_name": "use --dataset_file to name a file of the data set",
+    "dataset_config_name": "use --dataset_config",
     "local_rank": "start several processes with `accelerate launch` or `torchrun`",
     "fp16_opt_level": "use --fp16 alone",
     "sharded_ddp": "use --fsdp or --deepspeed",
