@@ -106,8 +106,16 @@ class Contrastive(Objective, name="contrastive"):
             )
 
     def loss(self, model: Any, batch: Batch) -> tuple[Tensor, Pairs]:
-        ids = batch.get("view_ids", batch["text_ids"])  # (B, V) where views are different texts, else (B,)
-        text_ids = ids if self.mask_duplicates else None
+        text_ids = None
+        if self.mask_duplicates:
+            text_ids = batch.get(
+                "view_ids", batch.get("text_ids")
+            )  # (B, V) where views are different texts, else (B,)
+            if text_ids is None:
+                raise UserError(
+                    "the data_collator gives no text_ids (B,), which say what texts are equal; add them, or give "
+                    "mask_duplicates=False"
+                )
         embeddings = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])  # (B, V, D)
         reference = self._refer(batch)  # (B, D')
         if "real" in batch:  # all ranks run the last batch whole (FSDP2 and ZeRO-3 count on it), then drop its padding

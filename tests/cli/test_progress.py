@@ -115,7 +115,12 @@ def test_a_line_is_never_wider_than_80_columns(tmp_path, shown_on):
     name = "eval_" + "very-long-name-of-a-file-of-pairs" * 4 + "/file/all/spearman"
     run_steps(tmp_path, logs=lambda step: [{name: 50.0}] if step == 40 else [])
     line, rest = shown[0].getvalue().splitlines()
-    assert rest == " " * 12 + "0:40" and len(line) == 80 and line.startswith("step 40/40  very-long-name") and name in rows(tmp_path)[0]
+    assert (
+        rest == " " * 12 + "0:40"
+        and len(line) == 80
+        and line.startswith("step 40/40  very-long-name")
+        and name in rows(tmp_path)[0]
+    )
 
 
 def test_scores_of_several_sets_are_folded_not_cut(tmp_path, shown_on):
