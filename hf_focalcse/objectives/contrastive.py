@@ -141,10 +141,9 @@ class Contrastive(Objective, name="contrastive"):
             embeddings, reference = embeddings[real], None if reference is None else reference[real]
             batch = {name: batch[name][real] for name in OF_ROWS if name in batch} | {"seed": batch.get("seed")}
         embeddings = self.project(embeddings)
-        ids = batch.get("view_ids", batch["text_ids"])  # (B, V) where views are different texts, else (B,)
         pairs = make_pairs(
             embeddings,
-            ids if self.mask_duplicates else None,
+            self._text_ids(batch),
             reference,
             self.negatives,
             batch.get("seed"),
@@ -152,6 +151,22 @@ class Contrastive(Objective, name="contrastive"):
         )
         pairs = self.extend(pairs, batch)
         return self.criterion(pairs) + self.further(batch, embeddings) + beside, pairs
+
+    def _text_ids(self, batch: Batch) -> Tensor | None:
+        """(B, V) where views are different texts, else (B,): which are equal; None where that does not matter.
+
+        Raises:
+            UserError: the collator gives none.
+        """
+        if not self.mask_duplicates:
+            return None
+        ids: Tensor | None = batch.get("view_ids", batch.get("text_ids"))
+        if ids is None:
+            raise UserError(
+                "the data_collator gives no text_ids (B,), which say what texts are equal; add them, or give "
+                "mask_duplicates=False"
+            )
+        return ids
 
     def _guess_tokens(self, batch: Batch) -> Tensor | float:
         """The weighted loss of masked language modelling, where there is one."""

@@ -662,6 +662,7 @@ def test_the_bare_command_trains_the_quickstart(tmp_path):
     interval = f"95 % interval {found.low:+.2f} to {found.high:+.2f}"
     assert interval in end.stdout and interval in (folder / "README.md").read_text()
     assert "step 40/40  loss " in end.stdout and "\r" not in end.stdout + end.stderr  # no bar in a file
+    assert "ALARM" not in end.stdout + end.stderr and record.alarms == []
     card = (folder / "README.md").read_text()
     assert "had supervised training before" in card and "sentence-transformers/all-MiniLM-L6-v2" in card
 
