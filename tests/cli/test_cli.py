@@ -441,6 +441,17 @@ def test_published_values():
             assert settings.data.dataset_file == "wiki1m_for_simcse.txt" and settings.loss.mask_duplicates is False
 
 
+def test_what_means_another_thing_in_the_chosen_loss_is_not_taken_from_the_recipe():
+    settings = parse(["--recipe", "bert-base", "--loss", "dclr", "--reference_model", "x"])
+    assert "m" not in settings.loss_settings and settings.loss_settings["temperature"] == 0.07
+    assert any("m is left out because loss dclr has it in some forms only" in note for note in settings.notes)
+    given = parse(
+        ["--recipe", "bert-base", "--loss", "dclr", "--base", "focal", "--m", "0.2", "--reference_model", "x"]
+    )
+    assert given.loss_settings["m"] == 0.2
+    assert parse(["--recipe", "bert-base"]).loss_settings["m"] == 0.3
+
+
 def test_nothing_trains_the_quickstart_and_a_recipe_follows_the_flags():
     assert parse([]).recipe == "quickstart"
     assert parse(["--loss", "infonce"]).loss_settings == {}
