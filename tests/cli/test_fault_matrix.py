@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 from fake_hub import FakeHub
-from faults import snapshot, torn
+from faults import NOBODY, STRANGE, snapshot, torn
 from patience import PATIENCE
-from test_faults import NOBODY, STRANGE
 from tiny_run import TOKEN, TRAIN, write_inputs
 from warm import COLD
 
