@@ -17,7 +17,7 @@ from .askubuntu import TEXTS as TITLES
 from .files import MappedFile, NoText, temporary_file
 from .lines import Source, scan
 from .places import ending, find_files
-from .reading import TEXTS, Reading
+from .reading import SENTENCE_HINTS, TEXTS, Hints, Reading
 
 LARGE = 1 << 24  # bytes from which a text file is mapped where it lies; the lines of smaller ones are copied together
 NAMED = 3  # names that a message about several shows
@@ -86,7 +86,9 @@ def read_source(source: Source, file: MappedFile, blocks: Any) -> Text:
     return found
 
 
-def read_files(names: Sequence[str | Path], reading: Reading, column: str | None) -> Text:
+def read_files(
+    names: Sequence[str | Path], reading: Reading, column: str | None, hints: Hints = SENTENCE_HINTS
+) -> Text:
     """The text of the files that ``names`` stand for, see `find_files`.
 
     A single file is mapped where it lies. Of several, large text files are too, since copying them would take long,
@@ -105,7 +107,7 @@ def read_files(names: Sequence[str | Path], reading: Reading, column: str | None
     reading.require_used({ending(file) for file in files}, ", ".join(map(str, names[:NAMED])))
     name = ", ".join(map(str, names[:NAMED])) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
     if len(files) == 1:
-        source = Source(files[0], reading, column)
+        source = Source(files[0], reading, column, hints)
         return replace(read_source(source, *source.read_file(Path(files[0]))), left_out=left_out)
     if all(ending(file) in TEXTS for file in files) and column is not None and reading.plain:
         raise UserError(f"{name} is plain text and has no column {column!r}; leave --text_column out")
@@ -117,7 +119,7 @@ def read_files(names: Sequence[str | Path], reading: Reading, column: str | None
     with temporary_file() as pool:
         for file in files:
             plain = ending(file) in TEXTS and reading.plain
-            source = Source(file, reading, None if plain else asked)
+            source = Source(file, reading, None if plain else asked, hints)
             try:
                 text = read_source(source, *source.read_file(Path(file)))
             except NoText as nothing:

@@ -52,7 +52,8 @@ def conclude(made: Comparison) -> str:
     if n < 2:
         said.append(
             f"One seed ({made.seeds[0]}): nothing may be concluded about {made.a} and {made.b} in general. This "
-            f"{made.a} model is {word} this {made.b} model {over}; with another seed this may be reversed."
+            f"{made.a} model has {test.mean:+.2f} points against this {made.b} model {over}; with another seed this "
+            "may be reversed."
         )
     elif test.p is None:
         said.append(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import quickstart
+from ..data.reading import FILE_HINTS
 from ..data.sentences import Sentences, read_sentences
 from ..encoder.devices import choose_device
 from ..encoder.loading import load_model, require_projection
@@ -134,6 +135,7 @@ def prepare_sentences(args: InspectOptions) -> Sentences:
             delimiter=args.delimiter,
             quotes=args.quotes,
             encoding=args.encoding,
+            hints=FILE_HINTS,
         )
     except UserError as error:
         raise UserError(str(error).replace("--train_file", "FILE")) from error

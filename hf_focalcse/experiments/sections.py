@@ -309,7 +309,7 @@ def _highest(start: str, groups: Sequence[Group], key: str, title: str) -> str |
             text += f" and {best.against(published, 'the encoder as published')}"
         if verdicts := group.verdicts(key):
             text += f"; over the pairs, it was {verdicts}"
-        worse = [g.name for s, g in found if s.mean < before]
+        worse = [g.name for s, g in found if s.sd is not None and s.interval()[1] < before]
         text += f"; below the start: {', '.join(worse)}" if worse and best.mean >= before else ""
     if not rest:
         return f"{text}; no other group compares with it."

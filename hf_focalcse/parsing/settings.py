@@ -204,6 +204,9 @@ def check_together(namespace: argparse.Namespace, explicit: set[str]) -> None:
             raise UserError(f"--{name} belongs to --lora, which is not given; add --lora, or leave --{name} out")
     if namespace.repetition_rate is not None and namespace.view != "repeat":
         raise UserError("--repetition_rate belongs to --view repeat, which is not given; leave it out")
+    for name in ("mlm_weight", "mlm_probability"):
+        if getattr(namespace, name) is not None and not namespace.do_mlm:
+            raise UserError(f"--{name} belongs to --do_mlm, which is not given; add --do_mlm, or leave --{name} out")
     for name in ("view_templates", "template_denoising"):
         if getattr(namespace, name) is not None and namespace.view != "prompt":
             raise UserError(f"--{name} belongs to --view prompt, which is not given; leave it out")
