@@ -261,8 +261,8 @@ def deviations(item: Item, found: Found, args: ReproduceOptions) -> Iterator[Par
     said = [*item.deviations, *(f"Left out: {reason}." for reason in item.missing)]
     if args.scale == "quickstart":
         said.append(
-            "The small scale: all-MiniLM-L6-v2 in place of every encoder, 40 steps, batches of 64 where the rows do not "
-            "vary them (unless flags say otherwise); rows that would then be equal are left out."
+            "The small scale: all-MiniLM-L6-v2 in place of every encoder, 40 steps, batches of 64 where the rows do "
+            "not vary them (unless flags say otherwise); rows that would then be equal are left out."
         )
     if args.overrides:
         said.append(f"Flags for all runs: {without_paths(shlex.join(args.overrides))}.")
