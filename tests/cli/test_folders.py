@@ -164,7 +164,7 @@ WRONG = [  # (what is done to the folder, what is said)
     (weights(lambda w: w | {"encoder.layer.0.output.dense.bias": torch.full((16,), torch.nan)}),
      "the weight 'bert.encoder.layer.0.output.dense.bias' of 'broken' holds NaN or infinity"),
     (weights(lambda w: {key: -value / 0 for key, value in w.items()}, "2_Dense/model.safetensors"),
-     "the weight 'tail.0.linear.bias' of 'broken' holds NaN"),
+     "the weight 'tail.0.linear.weight' of 'broken' holds NaN or infinity"),
     (other_weights(), "has no weights as safetensors; take model.safetensors from"),
     (other_weights("tf_model.h5", "onnx/model.onnx"), "only tf_model.h5, onnx/model.onnx, from which no training"),
     (pointer("model.safetensors"), "model.safetensors is not the file itself but the pointer of Git LFS to it"),
