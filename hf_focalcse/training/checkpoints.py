@@ -9,11 +9,13 @@ import os
 import re
 import shutil
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, first_line
 from ..options.tables import defaults, own_options
 from ..runs.atomic import equal_modes, write_json
 from ..runs.differing import differing
@@ -201,6 +203,22 @@ def differences_of_run(checkpoint: Checkpoint, run: dict[str, Any]) -> list[str]
 def _plain(value: Any) -> Any:
     """As a manifest holds it."""
     return json.loads(json.dumps(value, default=str))
+
+
+@contextlib.contextmanager
+def read_without_code(checkpoint: str | None) -> Iterator[None]:
+    """Within it a checkpoint is read; torch's reader builds tensors and nothing else of its pickles.
+
+    Raises:
+        UserError: one of them asks for more.
+    """
+    try:
+        yield
+    except UnpicklingError as error:
+        raise UserError(
+            f"{checkpoint} holds a file of torch that is damaged or would run code ({first_line(error)[:60]}); delete "
+            "that checkpoint, and resume from another one"
+        ) from error
 
 
 def saving_failed(error: Exception, output_dir: str | Path) -> UserError:

@@ -9,14 +9,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from faults import command, snapshot, torn, visible
+from faults import NOBODY, STRANGE, command, snapshot, torn, visible
 from tiny_run import TRAIN, write_inputs
 
 from hf_focalcse.cli import main as cli
 from hf_focalcse.runs.locking import locked
 
 RANDOM = 20  # kills of each command in the slow test
-NOBODY = 65534
 
 
 class Desk:
@@ -186,9 +185,6 @@ def test_two_evaluations_of_one_folder_both_keep_their_scores(ranks, desk, tmp_p
 def one_of_two(work):
     file = f"{work}/{'one' if os.environ.get('RANK', '0') == '0' else 'two'}.tsv"
     return command(["eval", "--model_name_or_path", f"{work}/out", "--eval_file", file, "--device", "cpu"])
-
-
-STRANGE = "ü 日本 'quote\" $(touch x) `id`; rm -rf <b>" + "n" * 120
 
 
 SURROUNDINGS = [
