@@ -22,7 +22,7 @@ from .preparation import view_templates
 # the flags that only a contrastive objective has
 CONTRASTIVE = (
     *("loss", "mask_duplicates", "hard_negative_weight", "negatives", "view", "repetition_rate", "view_templates"),
-    *("template_denoising", "augmentation"),
+    *("template_denoising", "augmentation", "do_mlm", "mlm_weight", "mlm_probability"),
     *("reference_model", "reference_pooler", "reference_revision", "reference_weights"),
 )
 
@@ -34,6 +34,12 @@ def prepare_loss(settings: Settings) -> ContrastiveLoss | None:
         UserError: the loss cannot be built, or the command line gives what only a contrastive objective has.
     """
     name = settings.loss.objective
+    projection = {"mlp_only_train", "reinit_projection"} & settings.explicit
+    if projection and not OBJECTIVES[name].projects:
+        raise UserError(
+            f"--{min(projection)} is about the projection of [CLS], and --objective {name} does not use it; leave the "
+            "flag out"
+        )
     if issubclass(OBJECTIVES[name], Contrastive):
         return build_loss(settings.loss.loss, **settings.loss_settings)
     given = [flag for flag in (*CONTRASTIVE, *settings.loss_settings) if flag in settings.explicit]
@@ -69,6 +75,7 @@ def prepare_objective(settings: Settings, loss: ContrastiveLoss | None, sentence
         reference_weights=settings.reference.reference_weights,
         views=prepare_views(settings, sentences, model),
         hard_negative_weight=prepare_weight(settings, sentences),
+        **prepare_masking(settings),
         **settings.objective_settings,
     )
     return made
@@ -87,6 +94,17 @@ def prepare_weight(settings: Settings, sentences: Any) -> float:
             "out, or name three with --columns"
         )
     return 1.0 if weight is None else weight
+
+
+def prepare_masking(settings: Settings) -> dict[str, float]:
+    """The weight of masked language modelling beside the loss, and the share of hidden tokens; nothing without it."""
+    if not settings.loss.do_mlm:
+        return {}
+    weight, probability = settings.loss.mlm_weight, settings.loss.mlm_probability
+    return {
+        "mlm_weight": 0.1 if weight is None else weight,
+        "mlm_probability": 0.15 if probability is None else probability,
+    }
 
 
 def prepare_views(settings: Settings, sentences: Any, model: Any) -> int | list[View]:

@@ -279,24 +279,22 @@ def prepare_sentences(settings: Settings, model: Any) -> Sentences | PairRows:
         "seed": args.seed,
     }
     reading = Reading(data.encoding_errors, data.encoding, data.delimiter, data.quotes)
-    pairs = find_pairs(data, reading, how)
-    if pairs is not None:
-        require(pairs, args.train_batch_size * args.world_size)
-        return pairs
-    sentences = read_sentences(
-        [quickstart.resolve_text(name) or name for name in listed(data.train_file)] or None,
-        *(data.dataset_name, data.dataset_file, data.dataset_split, data.dataset_revision),
-        text_column=data.text_column,
-        encoding_errors=data.encoding_errors,
-        dataset_config=data.dataset_config,
-        encoding=data.encoding,
-        delimiter=data.delimiter,
-        quotes=data.quotes,
-        **how,
-    )
-    require_exact(model, [sentences[i]["text"] for i in range(min(len(sentences), FIRST_LINES))])
-    require(sentences, args.train_batch_size * args.world_size)
-    return sentences
+    text: Sentences | PairRows | None = find_pairs(data, reading, how)
+    if text is None:
+        text = read_sentences(
+            [quickstart.resolve_text(name) or name for name in listed(data.train_file)] or None,
+            *(data.dataset_name, data.dataset_file, data.dataset_split, data.dataset_revision),
+            text_column=data.text_column,
+            encoding_errors=data.encoding_errors,
+            dataset_config=data.dataset_config,
+            encoding=data.encoding,
+            delimiter=data.delimiter,
+            quotes=data.quotes,
+            **how,
+        )
+    require_exact(model, [one for i in range(min(len(text), FIRST_LINES)) for one in text[i].values()])
+    require(text, args.train_batch_size * args.world_size)
+    return text
 
 
 def prepare_dev(settings: Settings, say: Callable[[object], None]) -> tuple[list[Any], Settings]:

@@ -13,7 +13,7 @@ from ..errors import UserError
 from ..runs.folder import ADAPTER_FILE
 from .fields import Fields
 from .parts import read_weights
-from .source import Source
+from .source import WEIGHTS, Source
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", ADAPTER_FILE
 ADAPTER_FOLDER = "adapter"  # in the output folder of a training by LoRA, beside the merged encoder
@@ -75,14 +75,22 @@ class Adapter:
 
 
 def read_adapter(source: Source) -> Adapter | None:
-    """The adapter of a folder or repository without a config.json; None where there is none.
+    """The adapter of a folder or repository; None where there is none.
 
     Raises:
-        UserError: it is of a kind that cannot be merged here, or names no base.
+        UserError: it is of a kind that cannot be merged here, names no base, or has weights of a whole encoder beside
+            it.
     """
-    if source.find("config.json") is not None or source.find(CONFIG_FILE) is None:
+    if source.find(CONFIG_FILE) is None:
         return None
     name, config = source.name_or_path, source.read_mapping(CONFIG_FILE)
+    whole = next((file for file in WEIGHTS if source.find(file) is not None), None)
+    if whole is not None:
+        raise UserError(
+            f"{name!r} holds a whole encoder ({whole}) and an adapter ({CONFIG_FILE}), which transformers adds to it "
+            "only where peft is installed; move the files of the adapter into a folder of their own, and give one of "
+            "the two"
+        )
     base = config.get("base_model_name_or_path")
     if not base:
         raise UserError(f"{name!r} is an adapter, but its {CONFIG_FILE} does not name its base; add it there")

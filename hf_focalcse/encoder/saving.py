@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 import transformers
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
@@ -30,7 +31,8 @@ else:
 
 
 class SavingMixin(_Base):
-    """``from_pretrained`` and ``save_pretrained`` of every ``…ForFocalCL`` class."""
+    """``from_pretrained``, in float32 where no ``dtype`` is given, and ``save_pretrained`` of every ``…ForFocalCL``
+    class."""
 
     side_parts: set[str]  # of SIDE_PARTS, those that a side file held
     set_pooling: Any
@@ -40,6 +42,8 @@ class SavingMixin(_Base):
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         kwargs.setdefault("use_safetensors", True)  # pickled weights are not opened
+        if not {"dtype", "torch_dtype"} & kwargs.keys():  # else that of the file, in which small updates may be lost
+            kwargs["dtype"] = torch.float32
         loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         hub = {key: kwargs[key] for key in ("revision", "cache_dir", "token", "subfolder") if key in kwargs}

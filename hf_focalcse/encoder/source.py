@@ -11,6 +11,7 @@ from ..compat import find_file
 from ..errors import UserError, first_line
 
 PICKLE, INDEX = "pytorch_model.bin", ".index.json"
+WEIGHTS = ("model.safetensors", "model.safetensors" + INDEX, PICKLE, PICKLE + INDEX)
 POINTER = b"version https://git-lfs"
 
 

@@ -22,10 +22,6 @@ NOT_NEEDED = {  # accepted with a note: what they ask for happens anyway
     "save_safetensors": "weights are always safetensors",
 }
 REPLACED = {  # refused, with what to do
-    "do_mlm": "the masked-language-model auxiliary is not provided: it makes unrelated sentences similar "
-    "(SimCSE issue 174) and did not raise STS scores; leave --do_mlm out",
-    "mlm_weight": "it belongs to --do_mlm, which is not provided; leave it out",
-    "mlm_probability": "it belongs to --do_mlm, which is not provided; leave it out",
     "eval_transfer": "SentEval's transfer tasks are not provided; leave it out and use run_eval.py for STS",
     "do_predict": "use run_eval.py on the trained folder",
     "pad_to_max_length": "batches are padded to their longest sentence, with the same result; leave it out",

@@ -134,6 +134,8 @@ class RunRecord:
         content = asdict(self)
         for name in ("command", "recipe", "settings", "model", "data", "stages", "notes", "alarms", "best"):
             content[name] = without_paths(content[name], local)
+        told = ("formula", "networks", "paper", "citation")  # which hold addresses of the web
+        content["loss"] = {k: v if k in told else without_paths(v, local) for k, v in content["loss"].items()}
         content["data"].pop("samples", None)
         for file in content["data"].get("files", ()):
             file["name"] = last_part(file["name"])

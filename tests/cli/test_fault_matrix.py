@@ -42,7 +42,7 @@ def trained(tmp_path_factory):
     """Inputs, a run and its export."""
     place = write_inputs(tmp_path_factory.mktemp("matrix"))
     cli.main(["train", *TRAIN.format(place).split()])
-    cli.main(["export", str(place / "out"), "--no_sentence_transformers"])
+    cli.main(["export", str(place / "out")])
     (place / "grid.yaml").write_text(json.dumps(GRID))
     return place
 

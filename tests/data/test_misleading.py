@@ -7,6 +7,7 @@ import json
 import os
 import re
 import zipfile
+from dataclasses import fields
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,8 +15,12 @@ import pytest
 from pyarrow import parquet
 from transformers import BertTokenizer
 
+from hf_focalcse.data.reading import FILE_HINTS, NO_HINTS, SENTENCE_HINTS
 from hf_focalcse.data.sentences import Sentences, read_sentences
 from hf_focalcse.errors import UserError
+from hf_focalcse.options.evaluation import Evaluation
+from hf_focalcse.options.experiments import InspectOptions
+from hf_focalcse.options.training import Data
 
 A, B, C = "the cat sleeps", "a dog runs", "music plays"
 PLAIN = f"{A}\n{B}\n{C}\n"
@@ -281,6 +286,14 @@ def test_a_table_of_excel_without_openpyxl_names_the_extra(tmp_path, monkeypatch
         read_sentences(made(tmp_path, "t.xlsx", b"PK\x03\x04"))
 
 
+def test_bytes_that_are_not_of_the_encoding_are_replaced_where_asked(tmp_path):
+    path = made(tmp_path, "t.txt", b"a\xe9 b\nc\x81d\n\x81\x81\n")
+    sentences = read_sentences(path, encoding="cp1252", encoding_errors="replace")
+    assert texts(sentences) == ["aé b", "c\ufffdd", "\ufffd\ufffd"] and sentences.report.undecodable == 2
+    with pytest.raises(UserError, match="line 2: byte 0x81 is not cp1252.*--encoding_errors replace"):
+        read_sentences(path, encoding="cp1252")
+
+
 def test_a_table_of_excel_that_unpacks_to_far_more_is_not_unpacked(tmp_path, monkeypatch):
     bomb = resaved(sheet(["text"], [A]), lambda xml: xml + b" " * 100_000)
     assert len(read_sentences(made(tmp_path, "t.xlsx", bomb))) == 1
@@ -321,3 +334,22 @@ def test_a_file_that_changes_while_it_is_in_use_is_noticed(tmp_path, change):
         os.truncate(path, 4 if change == "cut" else 10**7)
     with pytest.raises(UserError, match=r"t\.txt was changed while it was in use.*--resume_from_checkpoint last"):
         sentences[5]
+
+
+FLAG = re.compile(r"--\w+")
+READERS = {  # a command that reads sentences -> what its messages offer, and the flags that it has
+    "train": (SENTENCE_HINTS, {f.name for f in fields(Data)}),
+    "inspect": (FILE_HINTS, {f.name for f in fields(InspectOptions)}),
+    "eval": (NO_HINTS, {f.name for f in fields(Evaluation)}),
+}
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_a_remedy_names_flags_of_its_command_alone(tmp_path, command):
+    hints, flags = READERS[command]
+    for case, (name, content, settings, _) in REFUSED.items():
+        if not settings:
+            with pytest.raises(UserError) as caught:
+                read_sentences(made(tmp_path, name, content), hints=hints)
+            unknown = {flag.removeprefix("--") for flag in FLAG.findall(str(caught.value))} - flags
+            assert not unknown, f"{case}: {caught.value}"

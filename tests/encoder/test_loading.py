@@ -12,11 +12,12 @@ from safetensors.torch import load_file, save_file
 from tiny import CONFIGS, SENTENCES, record_mean, save_tiny, tiny_tokenizer
 from transformers import AutoConfig, AutoModel, GPT2Config, set_seed
 
-from hf_focalcse.encoder.auto import AutoModelForFocalCL
+from hf_focalcse.encoder.auto import AutoModelForFocalCL, BertForFocalCL
 from hf_focalcse.encoder.loading import load_model, require_projection
 from hf_focalcse.encoder.poolers import POOLERS
 from hf_focalcse.encoder.recorded import Pooling, pooled_as
 from hf_focalcse.errors import UserError
+from hf_focalcse.training.checks import check_model
 
 FAMILIES = list(CONFIGS)
 
@@ -97,6 +98,12 @@ def test_half_precision_checkpoints_are_trained_in_float32(tmp_path):
     AutoModel.from_pretrained(folder, dtype=torch.float16).save_pretrained(folder)
     assert {v.dtype for v in load_file(folder / "model.safetensors").values()} == {torch.float16}
     assert {p.dtype for p in load_model(str(folder), "cls").parameters()} == {torch.float32}
+    for kind in (AutoModelForFocalCL, BertForFocalCL):
+        assert {p.dtype for p in kind.from_pretrained(str(folder)).parameters()} == {torch.float32}
+    asked = BertForFocalCL.from_pretrained(str(folder), dtype=torch.float16)
+    assert {p.dtype for p in asked.parameters()} == {torch.float16}
+    with pytest.raises(UserError, match=r"weights of the encoder are torch\.float16, in which small updates are lost"):
+        check_model(asked, None)
 
 
 # ---- refusals

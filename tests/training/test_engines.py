@@ -151,6 +151,10 @@ REFUSED = {
                           "DeepSpeed was asked for and DDP would run: ACCELERATE_USE_CPU or --cpu turns"),
     "no clipping": (deepspeed(gradient_clipping=None), {}, False, 'add "gradient_clipping": "auto"'),
     "another clipping": (deepspeed(gradient_clipping=0.5), {}, False, '"gradient_clipping": 0.5 and --max_grad'),
+    "reentrant": (
+        {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}, {}, False,
+        "by which DDP gets the gradient of a parameter twice and stops; leave use_reentrant out",
+    ),
     "shards only": (deepspeed(zero_optimization={"stage": 3}), {}, False,
                     '"stage3_gather_16bit_weights_on_model_save": true'),
 }  # fmt: skip

@@ -244,6 +244,20 @@ def test_an_adapter_that_began_by_changing_its_base_is_refused_and_the_remedy_wo
     assert lowest(found.encode(SENTENCES), ((hidden * mask).sum(1) / mask.sum(1)).numpy()) >= CLOSE
 
 
+def test_an_adapter_beside_a_whole_encoder_is_refused_and_one_beside_its_config_is_read(tmp_path):
+    """transformers adds the first to the encoder where peft is installed, and passes over it where it is not."""
+    base = record_mean(save_tiny(tmp_path / "base", initializer_range=0.4))
+    config = peft.LoraConfig(r=4, lora_alpha=6, target_modules=["query", "value"], init_lora_weights=False)
+    peft.get_peft_model(AutoModel.from_pretrained(base), config).save_pretrained(tmp_path / "adapter")
+    expected = load_model(str(tmp_path / "adapter")).encode(SENTENCES)
+    for name, kept in (("whole", "*.txt"), ("config", "*.safetensors")):
+        shutil.copytree(base, tmp_path / name, ignore=shutil.ignore_patterns(kept))
+        shutil.copytree(tmp_path / "adapter", tmp_path / name, dirs_exist_ok=True)
+    with pytest.raises(UserError, match=r"whole encoder \(model.safetensors\) and an adapter .*give one of the two"):
+        load_model(str(tmp_path / "whole"))
+    assert lowest(load_model(str(tmp_path / "config")).encode(SENTENCES), expected) >= CLOSE
+
+
 def test_damaged_adapters_are_refused(tmp_path):
     trainer_of(tmp_path, lora_model(tmp_path, pooler="mean"), max_steps=2).train()
     folder, other = tmp_path / "out/checkpoint-2", tmp_path / "small"
