@@ -33,7 +33,7 @@ from ..publishing.plots import draw_plots
 from ..publishing.publish import publish_scores
 from ..runs.atomic import clear_drafts
 from ..runs.cosines import write_cosines
-from ..runs.folder import ADAPTER_FILE, WEIGHTS_FILE, weights_sha256
+from ..runs.folder import ADAPTER_FILE, WEIGHTS_FILE
 from ..runs.locking import is_free, locked
 from ..runs.record import RUN_FILE, file_sha256
 from ..runs.scores import RESULTS_FILE, headlines
@@ -118,13 +118,13 @@ def keep(folder: Path, measured: Results) -> Results:
     return results
 
 
-def digest_of_weights(path: str, revision: str | None) -> str | None:
-    """The sha256 of the weights of a folder or of a Hub repository that was loaded; None if it is not known."""
-    if Path(path).is_dir():
-        return weights_sha256(path)
+def weights_file(path: str, revision: str | None) -> Path | None:
+    """The weights of a folder or of a Hub repository that was loaded; None if they are split over several files."""
     names = (WEIGHTS_FILE, ADAPTER_FILE)
+    if Path(path).is_dir():
+        return next((file for name in names if (file := Path(path) / name).is_file()), None)
     found = next((there for name in names if (there := find_file(path, name, revision=revision))), None)
-    return None if found is None else file_sha256(found)
+    return Path(found) if found else None
 
 
 def read_comparisons(given: list[str]) -> dict[str, list[dict[str, Any]]]:
@@ -156,7 +156,8 @@ def open_encoder(args: Evaluation, place: Place, device: Any) -> tuple[Any, dict
             f"--max_seq_length is {args.max_seq_length}; this encoder takes 3 to {model.max_length()} tokens"
         )
     require_projection(model, str(args.model_name_or_path))
-    sha256 = digest_of_weights(place.path, place.revision)
+    weights = weights_file(place.path, place.revision)
+    sha256 = file_sha256(weights) if weights else None
     name = str(args.model_name_or_path)
     sizes = sizes_of_encoder(model)
     if args.matryoshka_dims is not None:

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
 from ..runs.scores import Results
 from .sizes import smaller_sizes
-
-PROBES = ("A man plays the GUITAR in the park.", "zwei kleine Hunde (2) & eine Katze: Äpfel", "音楽 über the river")
 
 
 def identify(
@@ -30,13 +25,6 @@ def identify(
         "max_length": min(max_length or model.max_length(), model.max_length()),
         "weights_sha256": weights,
     } | {key: value for key, value in further(model, bf16).items() if value}
-
-
-def probe(encode: Any) -> list[float]:
-    """The cosine of each two of `PROBES`: beside equal weights, they tell another tokenizer, configuration or head."""
-    vectors = np.asarray(encode(list(PROBES)), dtype=np.float64)
-    vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    return [round(float(vectors[i] @ vectors[j]), 5) for i, j in combinations(range(len(PROBES)), 2)]
 
 
 def further(model: Any, bf16: bool) -> dict[str, Any]:
@@ -63,7 +51,6 @@ def as_encoder(
     """(what `evaluate_sts` encodes with, its identity)."""
     identity = identify(model, name, weights, max_length, bf16)
     encode = partial(model.encode, batch_size=batch_size, max_length=identity["max_length"], bf16=bf16)
-    identity["probe"] = probe(encode)
     return SimpleNamespace(encode=encode), identity
 
 

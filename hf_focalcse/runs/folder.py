@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +85,6 @@ def same_weights(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool | Non
 
 
 def weights_sha256(folder: str | Path) -> str | None:
-    """Of the file of the weights, or where they are split, of the sha256 of its parts; None where there are none."""
+    """None where the weights do not lie in one file."""
     file = next((path for name in (WEIGHTS_FILE, ADAPTER_FILE) if (path := Path(folder) / name).is_file()), None)
-    if file is not None:
-        return file_sha256(file)
-    parts = sorted(Path(folder).glob("model-*-of-*.safetensors"))
-    return sha256("".join(map(file_sha256, parts)).encode()).hexdigest() if parts else None
+    return None if file is None else file_sha256(file)

@@ -216,14 +216,6 @@ def sizes_of(scores: Iterable[str]) -> list[int]:
     return sorted({size for key in scores if (size := ScoreKey.parse(key).size) is not None}, reverse=True)
 
 
-def alike(one: Any, other: Any) -> bool:
-    """Whether two probes (`evaluation.identity.probe`) are of one encoder; older results have none."""
-    if not (isinstance(one, list) and isinstance(other, list)):
-        return True
-    numbers = all(isinstance(value, int | float) for value in [*one, *other])
-    return numbers and len(one) == len(other) and all(abs(a - b) < 1e-3 for a, b in zip(one, other, strict=True))
-
-
 @dataclass
 class Results:
     """Scores by key (see `ScoreKey`), correlations x 100, and the metadata: what they were measured on and with.
@@ -297,7 +289,6 @@ class Results:
         """
         mine, theirs = self.metadata, older.metadata
         same_model = all(mine["model"].get(key) == theirs["model"].get(key) for key in IDENTITY)
-        same_model = same_model and alike(mine["model"].get("probe"), theirs["model"].get("probe"))
         if not (same_model and mine["model"].get("weights_sha256") and mine["protocol"] == theirs["protocol"]):
             return self
         data = theirs["data"] | mine["data"]

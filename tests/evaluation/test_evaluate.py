@@ -6,12 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import save_tiny
 
 from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.errors import UserError
 from hf_focalcse.evaluation import STS_TASKS, PairSet, Results, evaluate_sts, load_tasks
-from hf_focalcse.evaluation.identity import as_encoder
 from hf_focalcse.evaluation.metrics import alignment, cosine, pearson, spearman, uniformity
 from hf_focalcse.evaluation.summary import summarise
 from hf_focalcse.evaluation.tasks import Pair
@@ -242,27 +240,6 @@ def test_merge_drops_scores_of_another_model(key, value):
     older, newer = run(*seven()[:1], model=MODEL | {key: value}), run(STS, model=MODEL)
     assert newer.merge(older) == newer
     assert older.merge(newer) == older
-
-
-def test_an_encoder_with_equal_weights_and_another_tokenizer_is_another(tmp_path):
-    """Its cosines of fixed sentences tell, whatever else reads or is said otherwise; the order of sums does not."""
-    folder = save_tiny(tmp_path / "tiny", initializer_range=0.4)
-    one = as_encoder(load_model(str(folder), "mean"), 8, "m", "w")[1]
-    again = as_encoder(load_model(str(folder), "mean"), 3, "m", "w")[1]
-    file = folder / "tokenizer.json"
-    file.write_text(file.read_text().replace('"lowercase": true', '"lowercase": false'))
-    other = as_encoder(load_model(str(folder), "mean"), 8, "m", "w")[1]
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"hidden_act": "relu"}))
-    third = as_encoder(load_model(str(folder), "mean"), 8, "m", "w")[1]
-    older = run(*seven()[:1], model=one)
-    assert set_names(run(STS, model=again).merge(older)) > set_names(run(STS, model=other).merge(older))
-    assert run(STS, model=third).merge(run(*seven()[:1], model=other)).metadata["model"] == third
-    assert set_names(run(STS, model=third).merge(run(*seven()[:1], model=other))) == {"STS16/test"}
-
-
-def set_names(results):
-    return set(results.metadata["data"])
 
 
 def test_merge_replaces_every_score_of_a_set_measured_again():

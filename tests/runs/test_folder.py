@@ -57,13 +57,3 @@ def test_weights_are_the_same_other_or_unknown(tmp_path):
     assert weights_sha256(tmp_path) is None
     (tmp_path / "model.safetensors").write_bytes(b"")
     assert weights_sha256(tmp_path) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-
-
-def test_weights_in_parts_are_known_by_all_of_them(tmp_path):
-    assert weights_sha256(tmp_path) is None
-    for part in (1, 2):
-        (tmp_path / f"model-0000{part}-of-00002.safetensors").write_bytes(b"part %d" % part)
-    before = weights_sha256(tmp_path)
-    assert before and before == weights_sha256(tmp_path)
-    (tmp_path / "model-00002-of-00002.safetensors").write_bytes(b"other")
-    assert weights_sha256(tmp_path) != before
