@@ -127,6 +127,7 @@ def test_a_full_disk_is_said_and_the_same_command_completes(trained, hub, tmp_pa
     assert code == 0 and whole(what, work, hub), said
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("what", ["push", "sweep"])
 def test_a_folder_that_is_not_ours_is_left_as_it_is(ranks, trained, what):
     if os.geteuid():
