@@ -22,9 +22,9 @@ from hf_focalcse.errors import UserError
 from hf_focalcse.losses import settings_of
 from hf_focalcse.losses.dclr import DCLR
 from hf_focalcse.losses.focal import FocalInfoNCE
-from hf_focalcse.sentence_transformers import COMMON, DCLRLoss, FocalInfoNCELoss, InfoNCELoss, text_ids
+from hf_focalcse.sentence_transformers import COMMON, DCLRLoss, FocalInfoNCELoss, InfoNCELoss, RankCSELoss, text_ids
 
-LOSSES = {"focal": FocalInfoNCELoss, "infonce": InfoNCELoss, "dclr": DCLRLoss}
+LOSSES = {"focal": FocalInfoNCELoss, "infonce": InfoNCELoss, "dclr": DCLRLoss, "rankcse": RankCSELoss}
 TEXTS = [f"{a} {b}" for a in SENTENCES for b in ("today", "in a house")]  # one batch of 16, or two of 8
 STEP = {
     "max_steps": 1, "optim": "sgd", "learning_rate": 1.0, "lr_scheduler_type": "constant", "max_grad_norm": 0.0,
@@ -36,7 +36,9 @@ STEP = {
 def base(tmp_path_factory):
     """Large weights, so that vectors differ, and no dropout."""
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    return str(save_tiny(tmp_path_factory.mktemp("st") / "base", initializer_range=0.4, **rates))
+    folder = tmp_path_factory.mktemp("st")
+    save_tiny(folder / "base-teacher", seed=1, initializer_range=0.4)
+    return str(save_tiny(folder / "base", initializer_range=0.4, **rates))
 
 
 def one_step(folder, base, loss, batch, theirs, columns=None):
@@ -45,8 +47,10 @@ def one_step(folder, base, loss, batch, theirs, columns=None):
     step = STEP | {"output_dir": str(folder), "per_device_train_batch_size": batch}
     settings = {"weighting": "none", "noise_ratio": 0.0} if loss == "dclr" else {}
     data = Dataset.from_dict(columns or {"text": TEXTS})
+    teacher = f"{base}-teacher" if loss == "rankcse" else None
     if theirs:
         model = SentenceTransformer(base, device="cpu")
+        settings |= {"reference": SentenceTransformer(teacher, device="cpu")} if teacher else {}
         trainer = SentenceTransformerTrainer(
             model=model, args=SentenceTransformerTrainingArguments(**step), train_dataset=data,
             loss=LOSSES[loss](model, **settings),
@@ -55,7 +59,8 @@ def one_step(folder, base, loss, batch, theirs, columns=None):
     else:
         model = load_model(base, "mean", dropout=1e-9)  # a rate of 0 is refused
         args = FocalCSETrainingArguments(load_best_model_at_end=False, **step)
-        trainer = FocalCSETrainer(model, args, build_loss(loss, **settings), data)
+        reference = load_model(teacher, "mean") if teacher else None
+        trainer = FocalCSETrainer(model, args, build_loss(loss, **settings), data, reference=reference)
         encoder = model.encoder
     losses, compute = [], trainer.compute_loss
 
@@ -78,7 +83,7 @@ def test_the_first_step_is_that_of_our_trainer(tmp_path, base, loss, ranks):
     assert len(moved) > len(weights) / 2
     for name in moved:
         np.testing.assert_allclose(alone_weights[name], weights[name], atol=1e-5, err_msg=name)
-    if loss == "infonce":  # of the three, focal and dclr show what infonce does
+    if loss == "infonce":  # the others show what infonce does
         return
     two_ours = ranks(2, one_step, tmp_path / "ours2", base, loss, 8, False)
     two = ranks(2, one_step, tmp_path / "theirs2", base, loss, 8, True)
@@ -117,6 +122,12 @@ def test_equal_texts_are_no_negatives_whatever_their_padding(base):
     assert masked < FocalInfoNCELoss(model, mask_duplicates=False)([features]).item()
     with pytest.raises(UserError, match="give mask_duplicates=False"):
         FocalInfoNCELoss(model)([{"pixel_values": torch.zeros(2, 3)}])
+    rows = [row[mask.bool()] for row, mask in zip(features["input_ids"], features["attention_mask"], strict=True)]
+    starts = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
+    joined = {"input_ids": torch.cat(rows).unsqueeze(0), "cu_seq_lens_q": starts.int()}  # for flash attention
+    bags = {"input_ids": torch.cat(rows), "offsets": starts[:-1]}  # for a StaticEmbedding
+    for other in (joined, bags):
+        assert text_ids(other, "x").tolist() == [first, second, third]
 
 
 def test_dropout_makes_the_two_views_of_a_column_and_without_it_a_warning_says_so(tmp_path, base, caplog):
@@ -130,6 +141,40 @@ def test_dropout_makes_the_two_views_of_a_column_and_without_it_a_warning_says_s
     InfoNCELoss(still)([still.tokenize(SENTENCES)], labels=torch.ones(8))
     assert "both views of every sentence are equal" in caplog.text
     assert "InfoNCELoss does not use the label column" in caplog.text
+
+
+def test_a_loss_of_one_column_without_dropout_is_said_to_judge_nothing(base, caplog):
+    model = SentenceTransformer(base, device="cpu").eval()
+    with torch.no_grad():
+        FocalInfoNCELoss(model)([model.tokenize(SENTENCES), model.tokenize(SENTENCES)])
+        assert "without dropout" not in caplog.text
+        FocalInfoNCELoss(model).eval()([model.tokenize(SENTENCES)])
+    assert "says only how far apart different sentences lie; judge by an evaluator" in caplog.text
+
+
+def test_a_frozen_encoder_of_other_tokens_reads_the_text(tmp_path, base):
+    """A bigger vocabulary, or a smaller length, and the text is what the tokens of the batch stand for."""
+    model = SentenceTransformer(base, device="cpu")
+    teacher = SentenceTransformer(f"{base}-teacher", device="cpu")
+    features = [model.tokenize(SENTENCES)]
+    same = RankCSELoss(model, reference=teacher)
+    seen = []
+    same.criterion.forward = lambda pairs: seen.append(pairs) or pairs.anchors.sum()
+    same([dict(features[0])])
+    other = SentenceTransformer(f"{base}-teacher", device="cpu")
+    other.tokenizer.add_tokens(["notaword"])
+    loss = RankCSELoss(model, reference=[other, teacher])
+    loss.criterion.forward = same.criterion.forward
+    loss([dict(features[0])])
+    for pairs in seen:  # here decoding gives the sentence back
+        torch.testing.assert_close(pairs.reference, seen[0].reference)
+        assert not pairs.reference.requires_grad
+    vectors = teacher.encode(SENTENCES, normalize_embeddings=True)
+    np.testing.assert_allclose(seen[0].reference, vectors @ vectors.T, atol=1e-5)
+    assert not any(name.startswith("_references") for name, _ in loss.named_parameters())
+    assert all("teacher" not in name for name in loss.state_dict())
+    assert loss.get_config_dict()["reference"] == ["base-teacher", "base-teacher"]
+    assert DCLRLoss(model, reference=teacher).criterion.weighting == "reference"
 
 
 def test_what_a_loss_draws_is_of_the_batch(base):
@@ -165,12 +210,21 @@ def test_settings_are_those_of_the_loss_and_go_on_the_card(base):
     assert DCLRLoss(model).criterion.weighting == "self" and DCLRLoss(model).criterion.needs_reference is False
     for kind, settings in ((FocalInfoNCELoss, FocalInfoNCE), (DCLRLoss, DCLR)):
         named = inspect.signature(kind).parameters
-        assert list(named) == ["model", *COMMON, *settings_of(settings)]
+        reference = ["reference"] if kind.compares else []
+        assert list(named) == ["model", *COMMON, *reference, *settings_of(settings)]
     assert inspect.signature(DCLRLoss).parameters["weighting"].default == "self"
     with pytest.raises(UserError, match="has no setting 'margin'.*it has: temperature, m"):
         FocalInfoNCELoss(model, margin=0.3)
-    with pytest.raises(UserError, match="no frozen encoder to compare with.*weighting='self' or 'none'"):
-        DCLRLoss(model, weighting="reference")
+    for wrong, message in (
+        (lambda: DCLRLoss(model, weighting="reference"), "no frozen encoder to compare with.*or leave weighting out"),
+        (lambda: RankCSELoss(model), r"give reference=SentenceTransformer\('…'\)$"),
+        (lambda: RankCSELoss(model, reference=model), "is the model that is trained"),
+        (lambda: RankCSELoss(model, reference="bert-base-uncased"), "reference is 'bert-base-uncased'; give a frozen"),
+        (lambda: RankCSELoss(model, reference=[load_model(base, "mean")] * 3), "at most 2 frozen encoder"),
+        (lambda: FocalInfoNCELoss(model, reference=load_model(base, "mean")), "compares with no frozen encoder"),
+    ):
+        with pytest.raises(UserError, match=message):
+            wrong()
     with pytest.raises(UserError, match="takes the SentenceTransformer .* as its first argument, not 0.05"):
         FocalInfoNCELoss(0.05)
     with pytest.raises(UserError, match="negatives is 'all'"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import UserError
 from ..options.field import HARMLESS, PATH, at_least, check_ranges, option, options_of
@@ -32,12 +32,13 @@ class Export(Publish):
         role=HARMLESS,
         why="it is about the export; the training folder stays as it is",
     )
+    given: frozenset[str] = frozenset()  # the flags that were given
 
 
 def parse(argv: list[str], script: str = "focalcse export") -> Export:
     """``FOLDER`` and flags; raises as `parsing.parse_eval` does."""
     parser = Parser(Export, prog=script, usage=f"{script} FOLDER [flags]")
-    args = build(Export, parser.parse(argv))
+    args = replace(build(Export, parser.parse(argv)), given=frozenset(parser.named(parser.spelled_out(argv))))
     check_ranges(args, options_of(Export))
     if args.folder is None:
         raise UserError("no folder to export: focalcse export FOLDER")
@@ -47,4 +48,4 @@ def parse(argv: list[str], script: str = "focalcse export") -> Export:
 def run(args: Export) -> None:
     from ..publishing.publish import export_folder  # torch
 
-    export_folder(str(args.folder), args.output_dir, **args.publication(), truncate_dim=args.truncate_dim)
+    export_folder(str(args.folder), args.output_dir, **args.publication(args.given), truncate_dim=args.truncate_dim)

@@ -15,13 +15,14 @@ from ..objectives.reference import load_reference
 from ..options.field import listed
 from ..options.methods import Reference
 from ..parsing.settings import Settings
+from ..quickstart import resolve_model
 from ..training.engines import whole_model
 from .preparation import view_templates
 
 # the flags that only a contrastive objective has
 CONTRASTIVE = (
     *("loss", "mask_duplicates", "hard_negative_weight", "negatives", "view", "repetition_rate", "view_templates"),
-    *("template_denoising", "augmentation"),
+    *("template_denoising", "augmentation", "do_mlm", "mlm_weight", "mlm_probability"),
     *("reference_model", "reference_pooler", "reference_revision", "reference_weights"),
 )
 
@@ -33,6 +34,12 @@ def prepare_loss(settings: Settings) -> ContrastiveLoss | None:
         UserError: the loss cannot be built, or the command line gives what only a contrastive objective has.
     """
     name = settings.loss.objective
+    projection = {"mlp_only_train", "reinit_projection"} & settings.explicit
+    if projection and not OBJECTIVES[name].projects:
+        raise UserError(
+            f"--{min(projection)} is about the projection of [CLS], and --objective {name} does not use it; leave the "
+            "flag out"
+        )
     if issubclass(OBJECTIVES[name], Contrastive):
         return build_loss(settings.loss.loss, **settings.loss_settings)
     given = [flag for flag in (*CONTRASTIVE, *settings.loss_settings) if flag in settings.explicit]
@@ -68,6 +75,7 @@ def prepare_objective(settings: Settings, loss: ContrastiveLoss | None, sentence
         reference_weights=settings.reference.reference_weights,
         views=prepare_views(settings, sentences, model),
         hard_negative_weight=prepare_weight(settings, sentences),
+        **prepare_masking(settings),
         **settings.objective_settings,
     )
     return made
@@ -86,6 +94,17 @@ def prepare_weight(settings: Settings, sentences: Any) -> float:
             "out, or name three with --columns"
         )
     return 1.0 if weight is None else weight
+
+
+def prepare_masking(settings: Settings) -> dict[str, float]:
+    """The weight of masked language modelling beside the loss, and the share of hidden tokens; nothing without it."""
+    if not settings.loss.do_mlm:
+        return {}
+    weight, probability = settings.loss.mlm_weight, settings.loss.mlm_probability
+    return {
+        "mlm_weight": 0.1 if weight is None else weight,
+        "mlm_probability": 0.15 if probability is None else probability,
+    }
 
 
 def prepare_views(settings: Settings, sentences: Any, model: Any) -> int | list[View]:
@@ -147,8 +166,10 @@ def describe_reference(settings: Settings, objective: Objective) -> dict[str, An
     frozen = objective.reference
     if frozen is None:
         return None
+    names = listed(settings.reference.reference_model)
     found = {
-        "name_or_path": listed(settings.reference.reference_model),
+        "name_or_path": names,
+        "base_model": [resolve_model(name).base for name in names],
         "revision": listed(settings.reference.reference_revision) or [None] * len(frozen.each),
         "pooler": [one.model.pooler_name for one in frozen.each],
         "projection": [one.model.projection_use for one in frozen.each],

@@ -6,13 +6,12 @@ A function that decides something which the settings left open returns the `Sett
 from __future__ import annotations
 
 import copy
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback, set_seed
+from transformers import set_seed
 
 from .. import quickstart
 from ..data.hub import download, files_of_split, load_split
@@ -34,6 +33,7 @@ from ..losses import ContrastiveLoss
 from ..options.field import listed
 from ..options.training import Data
 from ..parsing.settings import Settings
+from ..runs.atomic import draft_of
 from ..runs.cosines import PAIRS_FILE
 from ..runs.folder import WEIGHTS_FILE
 from ..runs.record import RUN_FILE
@@ -50,7 +50,7 @@ SENTEVAL = Path("SentEval/data/downstream")  # where the public training scripts
 
 
 def prepare_output(settings: Settings) -> Path:
-    """The output folder, new, empty, with the checkpoints to go on from, or with a run that `ClearOutput` removes.
+    """The output folder, new, empty, with the checkpoints to go on from, or with a run that `clear_output` removes.
 
     Raises:
         UserError: it holds a run, finished or not, or an encoder that the run reads, is a file, or cannot be written.
@@ -84,22 +84,16 @@ def earlier_run(folder: Path) -> list[Path]:
     return written + checkpoints.list_checkpoints(folder)
 
 
-class ClearOutput(TrainerCallback):
-    """Removes an earlier run when everything is prepared, the optimizer too: no mistake in the flags may cost it."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if args.process_index > 0:
-            return
-        left = checkpoints.list_checkpoints(self.folder)
-        for checkpoint in left:  # a later --resume_from_checkpoint last must not find the old run's
-            checkpoints.remove(checkpoint)
-        if left or (self.folder / RUN_FILE).exists():  # no score of it may stand beside the next run's weights
-            for name in WRITTEN:
-                (self.folder / name).unlink(missing_ok=True)
-            shutil.rmtree(self.folder / ADAPTER_FOLDER, ignore_errors=True)
+def clear_output(folder: Path) -> None:
+    """Remove an earlier run. Called when the first checkpoint of the new one is whole: a mistake that only the
+    optimizer or the first steps show must not cost it either."""
+    left = checkpoints.list_checkpoints(folder)
+    for checkpoint in left:  # a later --resume_from_checkpoint last must not find the old run's
+        checkpoints.remove(checkpoint)
+    if left or (folder / RUN_FILE).exists():  # no score of it may stand beside the next run's weights
+        for name in WRITTEN:
+            (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(folder / ADAPTER_FOLDER, ignore_errors=True)
 
 
 def make_writable(folder: Path, flag: str) -> None:
@@ -108,7 +102,7 @@ def make_writable(folder: Path, flag: str) -> None:
     Raises:
         UserError: the folder cannot be made, or takes no files.
     """
-    probe = folder / f".write-test-{os.getpid()}"
+    probe = draft_of(folder / "write-test")  # which is deleted later, should this process be killed
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe.touch()

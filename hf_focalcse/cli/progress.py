@@ -39,7 +39,7 @@ class Progress(TrainerCallback):
         self.first, self.began, self.told = state.global_step, self.clock(), -math.inf
         if not state.is_world_process_zero:
             return
-        self._keep_until(state.global_step)
+        self.file_begun = False
         disable = True if args.disable_tqdm else None  # None: where stderr is no terminal
         self.bar = tqdm(total=state.max_steps, initial=self.first, disable=disable, dynamic_ncols=True, leave=False)
 
@@ -55,6 +55,9 @@ class Progress(TrainerCallback):
             return
         logged = {key: value for key, value in logs.items() if key != "total_flos"}
         row = {"step": state.global_step} | without_nan(logged)
+        if not self.file_begun:  # not earlier: a run that fails in its first step leaves the file of the one before
+            self._keep_until(self.first)
+            self.file_begun = True
         with open(self.file, "a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
         scores = told_scores(logs)
@@ -74,7 +77,8 @@ class Progress(TrainerCallback):
         if done > self.first:
             seconds = (now - self.began) / (done - self.first) * (total - done)
             end = [f"{duration(seconds)} left"] if done < total else [duration(now - self.began)]
-        self.bar.write(shown("  ".join([begin, *parts, *end]), COLUMNS))
+        for line in folded([begin, *parts, *end]):
+            self.bar.write(line)
         sys.stdout.flush()
 
     def _keep_until(self, step: int) -> None:
@@ -98,7 +102,8 @@ def show_progress(trainer: Any, folder: Path) -> None:
 
 
 def told_loss(logs: dict[str, Any]) -> list[str]:
-    told = [f"loss {logs['loss']:.4f}"]
+    loss = logs["loss"]
+    told = [f"loss {loss:.4f}" if not 0 < abs(loss) < 1e-3 else f"loss {loss:.1e}"]
     if "learning_rate" in logs:
         told.append(f"lr {logs['learning_rate']:.1e}")
     return told
@@ -112,6 +117,18 @@ def told_scores(logs: dict[str, Any]) -> list[str]:
         gain = scores.get(ScoreKey.parse(key).gain)
         told.append(f"{set_of(key)} {value:.2f}" + ("" if gain is None else f" ({gain:+.2f})"))
     return told
+
+
+def folded(parts: list[str]) -> list[str]:
+    """The parts of a line as lines of at most 80 columns; further ones begin under the second part."""
+    lines, indent = parts[:1], " " * len(parts[0])
+    for part in parts[1:]:
+        longer = f"{lines[-1]}  {part}"
+        if len(longer) <= COLUMNS or lines == parts[:1]:
+            lines[-1] = shown(longer, COLUMNS)
+        else:
+            lines.append(shown(f"{indent}  {part}", COLUMNS))
+    return lines
 
 
 def duration(seconds: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import UserError
 from ..options.field import HARMLESS, PATH, option
@@ -39,12 +39,13 @@ class Push(Publish):
     dry_run: bool = option(
         False, help="List the files, their sizes and the target, and send nothing.", role=HARMLESS, why=ON_THE_HUB
     )
+    given: frozenset[str] = frozenset()  # the flags that were given
 
 
 def parse(argv: list[str], script: str = "focalcse push") -> Push:
     """``FOLDER org/name`` and flags; raises as `parsing.parse_eval` does."""
     parser = Parser(Push, prog=script, usage=f"{script} FOLDER org/name [flags]")
-    args = build(Push, parser.parse(argv))
+    args = replace(build(Push, parser.parse(argv)), given=frozenset(parser.named(parser.spelled_out(argv))))
     if args.folder is None or args.hub_model_id is None:
         raise UserError("push needs a folder and a repository: focalcse push FOLDER org/name")
     return args
@@ -58,4 +59,4 @@ def run(args: Push) -> None:
         *(str(args.hub_model_id), args.private, args.create_pr, args.revision, args.message),
         allow_deletions=args.allow_deletions,
     )
-    publish(str(args.folder), target, **args.publication(), dry_run=args.dry_run)
+    publish(str(args.folder), target, **args.publication(args.given), dry_run=args.dry_run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ def run_stages(settings: Settings, run: Callable[..., None]) -> None:
         told = settings.again(*flags, without="" if going_on else RESUME)
         if settings.training.process_index == 0:
             print(f"Stage {names.index(name) + 1} of {len(names)}: {name}, in {stage.training.output_dir}")
-        run(told, goes_on=name != names[-1])
+        last = name == names[-1]
+        run(replace(told, command=settings.command) if last else told, goes_on=not last)  # which repeats them all
 
 
 def finished(name: str, stage: Settings) -> bool:

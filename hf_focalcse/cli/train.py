@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Callable
 from dataclasses import MISSING, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,8 @@ from ..training.finish import finish_run, first_record
 from ..training.trainer import FocalCSETrainer
 from .objective import decide_reference, describe_reference, prepare_loss, prepare_objective
 from .preparation import (
-    ClearOutput,
     advise_rate,
+    clear_output,
     decide_pooling,
     decide_precision,
     prepare_dev,
@@ -111,7 +112,7 @@ def train(settings: Settings, goes_on: bool = False) -> None:
     record = trainer.record = start_record(settings, trainer)
     say(describe_start(settings, trainer, record))
     if not args.resume_from_checkpoint:
-        trainer.add_callback(ClearOutput(folder))
+        trainer.clear_output = partial(clear_output, folder)
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     require_numbers(model)
     trainer.save_whole(folder)
@@ -224,6 +225,7 @@ def settings_of_run(settings: Settings, args: Any) -> dict[str, Any]:
 def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunRecord) -> str:
     args = settings.training
     batch = args.train_batch_size * (args.world_size if settings.distributed.negatives == "global" else 1)
+    candidates = batch * max(trainer.views - 1, 1)  # positives, and hard negatives where rows have them
     noise = ", ".join(f"{k} {v:g}" for k, v in record.model["dropout"].items())
     reference = record.model["reference"]
     lines = [
@@ -233,7 +235,7 @@ def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunReco
         trainer.encoder.spec.describe(),
         *describe_lora(record),
         f"Noise between the two views: {noise}; augmentation: {' | '.join(record.model['augmentation'])}",
-        *describe_objective(trainer, batch),
+        *describe_objective(trainer, candidates),
         *(
             [f"Reference: {_joined(reference['name_or_path'])} (frozen, pooler {_joined(reference['pooler'])})"]
             if reference
@@ -241,7 +243,7 @@ def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunReco
         ),
         f"Engine: {record.hardware['engine']} on {args.device.type}; {trainer.describe_step()}",
         f"Batch: {args.train_batch_size} sentences x {args.world_size} process(es)"
-        + (f", {batch - 1} negatives per anchor" if trainer.loss is not None else "")
+        + (f", {candidates - 1} negatives per anchor" if trainer.loss is not None else "")
         + (
             f"; {args.gradient_accumulation_steps} accumulated batches add none"
             if args.gradient_accumulation_steps > 1

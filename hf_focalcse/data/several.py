@@ -6,11 +6,14 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import UserError
+from .askubuntu import COLUMNS, texts_of, training_texts
+from .askubuntu import TEXTS as TITLES
 from .files import MappedFile, NoText, temporary_file
 from .lines import Source, scan
 from .places import ending, find_files
@@ -98,6 +101,8 @@ def read_files(
         UserError: a name stands for no file, a file cannot be read or has no known ending, the tables hold their text
             in columns of different names, or there is no text.
     """
+    if len(names) == 1 and texts_of(names[0]) is not None:
+        return read_askubuntu(Path(names[0]), reading, column)
     files, left_out = find_files(names)
     reading.require_used({ending(file) for file in files}, ", ".join(map(str, names[:NAMED])))
     name = ", ".join(map(str, names[:NAMED])) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
@@ -155,6 +160,22 @@ def read_files(
         left_out=left_out,
         notes=notes,
     )
+
+
+def read_askubuntu(folder: Path, reading: Reading, column: str | None) -> Text:
+    """The questions of AskUbuntu's folder outside its dev and test sets, see `training_texts`."""
+    texts, note = training_texts(folder, column)
+    if not texts:
+        raise UserError(f"{folder} holds no question outside its dev and test sets; give the whole {TITLES}")
+    with TemporaryDirectory() as place:
+        lines = Path(place) / "titles.txt"
+        lines.write_text("\n".join(texts), encoding="utf-8")
+        source = Source(str(lines), reading, None)
+        read = read_source(source, *source.read_file(lines))
+        with temporary_file() as pool:
+            starts, ends = _copy(read, pool)
+    file = MappedFile(pool.name, temporary=True)
+    return Text(str(folder), file, starts, ends, read.hashes, column or COLUMNS[0], read.undecodable, notes=[note])
 
 
 def _copy(text: Text, pool: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import UserError
+from ..errors import UserError, on_one_line
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -139,7 +139,30 @@ class PlainCollator:
     columns: tuple[str, ...] | None = None
 
     def __call__(self, rows: Sequence[Any]) -> dict[str, Tensor]:
-        return self.function(rows)
+        """The batch that the function makes.
+
+        Raises:
+            UserError: the function cannot take the rows, or makes no views, as collators of one text a row do.
+        """
+        try:
+            batch = self.function(rows)
+        except UserError:
+            raise
+        except (TypeError, ValueError, KeyError) as error:
+            raise self._refused(f"fails on the rows ({on_one_line(error)})") from error
+        if not isinstance(batch, Mapping):
+            raise self._refused(f"gives {type(batch).__name__}")
+        ids = batch.get("input_ids")
+        if not isinstance(ids, Tensor) or ids.dim() != 3:
+            raise self._refused("gives no input_ids" if ids is None else f"gives input_ids {tuple(np.shape(ids))}")
+        return dict(batch)
+
+    def _refused(self, what: str) -> UserError:
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        return UserError(
+            f"data_collator {name} {what}; a batch here holds input_ids and attention_mask (B, V, L) of V views and "
+            "text_ids (B,), as Views makes it: leave data_collator out"
+        )
 
 
 def as_collator(function: Callable[[Sequence[Any]], dict[str, Tensor]], max_seq_length: int) -> Collator:

@@ -111,9 +111,27 @@ def read_adapter(source: Source) -> Adapter | None:
         rank=fields.take("r", int, least=1),
         alpha=fields.take("lora_alpha", float),
         by_root=fields.take("use_rslora", bool, False),
-        alphas=dict(fields.take("alpha_pattern", dict, {})),
+        alphas=read_alphas(fields.take("alpha_pattern", dict, {}), name),
         dora=fields.take("use_dora", bool, False),
     )
+
+
+def read_alphas(found: dict[str, Any], name: str) -> dict[str, float]:
+    """The alphas of single layers.
+
+    Raises:
+        UserError: one is no number, or its pattern no regular expression.
+    """
+    for pattern, alpha in found.items():
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise UserError(
+                f"{CONFIG_FILE} of {name!r} has the alpha_pattern {pattern!r}, no regular expression ({error})"
+            ) from error
+        if isinstance(alpha, bool) or not isinstance(alpha, int | float):
+            raise UserError(f"{CONFIG_FILE} of {name!r} has the alpha {alpha!r} for {pattern!r}; it must be a number")
+    return dict(found)
 
 
 def remedy_of(name: str, config: dict[str, Any], mergeable: bool) -> str:

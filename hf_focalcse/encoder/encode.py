@@ -353,7 +353,10 @@ def refuse(model: Any, others: dict[str, Any], output_value: Any, precision: Any
     Raises:
         UserError: there is one.
     """
-    if "pool" in others or isinstance(device, (list, tuple)):
+    pool = others.pop("pool", None)
+    if pool is None:
+        others.pop("chunk_size", None)  # of a pool's processes
+    if pool is not None or isinstance(device, (list, tuple)):
         raise UserError(
             "encode works on one device, not on a pool of processes; give device='cuda:0', or encode parts of the "
             "texts in processes of your own"

@@ -77,7 +77,10 @@ def load_model(
     elif pooler is None and default_pooler:
         pooler = MODELS[type(config)].family.pooler
     elif pooler is None:
-        raise UserError(f"nothing in {name_or_path!r} says how it pools; choose with --pooler: {', '.join(POOLERS)}")
+        raise UserError(
+            f"nothing in {name_or_path!r} says how it pools; choose with --pooler (in Python: "
+            f"load_model({name_or_path!r}, pooler='mean')): {', '.join(POOLERS)}"
+        )
     files = spec.files
     chosen = choose_prompt(files.prompts, files.default_prompt_name, prompt, prompt_name)
     files.prompts, files.default_prompt_name = add_prompt(files.prompts, chosen)

@@ -106,20 +106,31 @@ class CopySet:
 def judge_by_copies(path: str | Path, task: str | None = None) -> CopySet:
     """The sentences of a text file, one a line, as a `CopySet`; its key is ``<task>/copies``.
 
-    Sentences of fewer than 5 words, and those that occur several times, are left out; of more than 2,000, those are
-    kept that have the lowest hashes. task: by default the file's name without its ending.
+    task: by default the file's name without its ending.
 
     Raises:
-        UserError: the file cannot be read, or fewer than 2 sentences are left.
+        UserError: the file cannot be read, or as for `copies_of`.
     """
     path = Path(path)
-    kept = list(_once(line.split() for line in read_lines(path)))
+    return copies_of(read_lines(path), task or path.name.split(".")[0], str(path), f"{path} has")
+
+
+def copies_of(sentences: Iterable[str], task: str, source: str, holder: str) -> CopySet:
+    """Sentences as a `CopySet`; its key is ``<task>/copies``.
+
+    Those of fewer than 5 words, and those that occur several times, are left out; of more than 2,000, those are kept
+    that have the lowest hashes. source: for records. holder: begins the message where they are too few.
+
+    Raises:
+        UserError: fewer than 2 sentences are left.
+    """
+    kept = list(_once(line.split() for line in sentences))
     made = [tuple(" ".join(side) for of in (COPIES, PARTS) for side in of.make(words)) for words in kept]
     counts = Counter(row[3] for row in made)  # the other candidates are whole sentences, of which none is twice
     made = [row for row in made if counts[row[3]] == 1]
     if len(made) < 2:
         raise UserError(
-            f"{path} has {len(made)} different sentences of at least {FEWEST_WORDS} words, one a line; to judge an "
+            f"{holder} {len(made)} different sentences of at least {FEWEST_WORDS} words, one a line; to judge an "
             "encoder takes hundreds"
         )
     found = len(made)
@@ -128,10 +139,9 @@ def judge_by_copies(path: str | Path, task: str | None = None) -> CopySet:
         made = [made[i] for i in sorted(sorted(range(found), key=keys.__getitem__)[:MOST])]
     drawn = f", of {MOST:,} of {found:,} sentences" if found > MOST else ""
     sides = list(zip(*made, strict=True))
-    name, source = task or path.name.split(".")[0], str(path)
     return CopySet(
-        MatchSet(name, "copies", sides[0], sides[1], source, rule=COPIES.rule),
-        MatchSet(name, "parts", sides[2], sides[3], source, rule=PARTS.rule + drawn),
+        MatchSet(task, "copies", sides[0], sides[1], source, rule=COPIES.rule),
+        MatchSet(task, "parts", sides[2], sides[3], source, rule=PARTS.rule + drawn),
     )
 
 

@@ -193,7 +193,8 @@ def _find(name: str, source: Source) -> list[tuple[STSTask, Split]]:
     base, _, part = name.partition("/")
     task = next((task for task in STS_TASKS.values() if base in (task.name, task.title)), None)
     if task is None:
-        raise UserError(f"there is no task {base!r}{suggest(base, STS_TASKS)}; allowed: {', '.join(STS_TASKS)}")
+        file = "; a file of labelled pairs is given as --eval_file" if Path(name).exists() else ""
+        raise UserError(f"there is no task {name!r}{suggest(base, STS_TASKS)}; allowed: {', '.join(STS_TASKS)}{file}")
     names = [split.name for split in task.splits]
     if part and part not in names:
         raise UserError(f"{task.name} has no split {part!r}{suggest(part, names)}; there are {', '.join(names)}")

@@ -19,8 +19,8 @@ from ..errors import UserError, first_line
 from ..losses.base import Pairs
 from .base import Batch
 from .contrastive import Contrastive
-from .masking import draw, hide
-from .pairs import ranks, sum_of_ranks
+from .masking import draw_views, hide, special_tokens
+from .pairs import ranks, sizes_of_ranks, sum_of_ranks
 from .projector import Projector
 
 
@@ -41,7 +41,9 @@ class DiffCSE(Contrastive, name="diffcse"):
         rtd_padding: count padding as words to be told, as in the released code; the width of a batch then matters.
     """
 
+    projects = False
     formula = "plus λ times the mean over tokens of -log P(replaced or not | sentence with guesses, its vector)"
+    networks = "a frozen generator of words, a discriminator that began as a copy of the encoder, and a projector"
     paper = "https://arxiv.org/abs/2204.10298"
     citation = """@inproceedings{chuang2022diffcse,
   title = {{DiffCSE}: Difference-based Contrastive Learning for Sentence Embeddings},
@@ -99,9 +101,8 @@ class DiffCSE(Contrastive, name="diffcse"):
         if model.encoder_has_pooler:  # nothing reads it, so it would get no gradient
             attrgetter(model.family.projection)(self.discriminator).requires_grad_(False)
         self.tell = nn.Linear(size, 2).to(weights)
-        special = torch.zeros(model.config.vocab_size, dtype=torch.bool)
-        special[[one for one in tokenizer.all_special_ids if one != tokenizer.unk_token_id]] = True
-        self.special, self.mask_id, self.pad_id = special, tokenizer.mask_token_id, tokenizer.pad_token_id
+        self.special = special_tokens(tokenizer, model.config.vocab_size)
+        self.mask_id, self.pad_id = tokenizer.mask_token_id, tokenizer.pad_token_id
 
     @property
     def generator(self) -> Any:
@@ -120,7 +121,8 @@ class DiffCSE(Contrastive, name="diffcse"):
         vectors, chunk = embeddings.flatten(0, 1), self._model[0].chunk_size  # (B * V, D)
         total: Any = 0.0
         right: list[Tensor] = []
-        for rows in torch.arange(len(ids), device=ids.device).split(chunk or max(len(ids), 1)):
+        most = max(*sizes_of_ranks(len(ids), ids.device), 1)  # all ranks run as many chunks, be it of no rows
+        for rows in (slice(first, first + (chunk or most)) for first in range(0, most, chunk or most)):
             parts = guessed[rows], mask[rows], vectors[rows]
             logits = checkpointed(self._tell, *parts) if chunk else self._tell(*parts)  # (R, L, 2)
             total = total + rtd_sum(logits, labels[rows], counted[rows])
@@ -137,18 +139,15 @@ class DiffCSE(Contrastive, name="diffcse"):
     @torch.no_grad()
     def _guess(self, batch: Batch) -> Tensor:
         """The generator's most likely token at every place of both views: (B * V, L)."""
-        ids, mask = batch["input_ids"], batch["attention_mask"]
+        ids, mask = batch["input_ids"].flatten(0, 1), batch["attention_mask"].flatten(0, 1)
         special = self.special.to(ids.device)[ids] | (mask == 0)
-        views = []
-        for view in range(ids.shape[1]):
-            drawn = draw(batch["seed"], batch["text_ids"], mask[:, view], len(self.special), view)
-            views.append(hide(ids[:, view], special[:, view], drawn, self.mask_probability, self.mask_id)[0])
-        hidden = torch.stack(views, 1).flatten(0, 1)
+        drawn = draw_views(batch, len(self.special))
+        hidden, _ = hide(ids, special, drawn, self.mask_probability, self.mask_id)
         here, there = next(self.generator.parameters()), next(self._model[0].parameters())
         if (here.device, here.dtype) != (there.device, there.dtype):
             self.generator.to(there.device, there.dtype)
         with self._autocast():
-            logits = self.generator(input_ids=hidden, attention_mask=mask.flatten(0, 1)).logits
+            logits = self.generator(input_ids=hidden, attention_mask=mask).logits
         guesses: Tensor = logits.argmax(-1)
         return guesses
 
@@ -176,14 +175,14 @@ class DiffCSE(Contrastive, name="diffcse"):
         return logits
 
     def diagnostics(self, pairs: Pairs) -> dict[str, float]:
-        noted = {name: value.item() for name, value in self._noted.items()}
-        return super().diagnostics(pairs) | noted
+        return super().diagnostics(pairs) | {name: value.item() for name, value in self._noted.items()}
 
     def beside(self) -> list[Any]:
         return [*super().beside(), *self._frozen]
 
-    def memory(self) -> dict[str, int]:
-        return super().memory() | {"passes": 2}
+    def memory(self) -> dict[str, Any]:
+        found = super().memory()
+        return found | {"passes": found["passes"] + 1}
 
 
 def replaced(ids: Tensor, mask: Tensor, guessed: Tensor, pad_id: int) -> tuple[Tensor, Tensor]:

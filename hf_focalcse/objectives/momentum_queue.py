@@ -36,6 +36,7 @@ class MomentumQueue(Contrastive, name="momentum_queue"):
     """
 
     formula = "the sum over j also runs over the newest vectors of a momentum encoder, embedded without dropout"
+    networks = "a momentum encoder, and a queue of its vectors"
     paper = "https://arxiv.org/abs/2109.04380"
     citation = """@inproceedings{wu2022esimcse,
   title = {{ESimCSE}: Enhanced Sample Building Method for Contrastive Learning of Unsupervised Sentence Embedding},

@@ -31,6 +31,7 @@ class BatchNorm(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """(n, size) -> the same."""
         if self.training:
+            rows = rows if rows.dtype == torch.float64 else rows.float()  # as torch does under autocast
             everyone = gather_with_gradient(rows)
             mean, variance = everyone.mean(0), everyone.var(0, correction=0)
             with torch.no_grad():

@@ -90,14 +90,18 @@ class Evaluation:
         help="For --tasks rerank: a table (qid, label, query, candidate; also split, cid, ir_rank), or the folder "
         "that holds AskUbuntu's text_tokenized.txt(.gz), dev.txt and test.txt. Default: MTEB's AskUbuntu on the Hub.",
         role=PATH,
+        grid=True,
     )
     rerank_split: list[str] | None = option(
-        None, help="The splits to rerank, such as dev2016 or dev. Default: all that the file has."
+        None,
+        help="The splits to rerank, such as dev2016 or dev. Default: all that the file has.",
+        grid=True,
     )
     rerank_scorer: str | None = option(
         None,
         help="Whose rules to score reranking by: official (SemEval task 3; the default for a table) or sbert "
         "(sentence-transformers and MTEB 1; the default for AskUbuntu).",
+        grid=True,
     )
     output_dir: str | None = option(
         None,

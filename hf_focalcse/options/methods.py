@@ -72,6 +72,16 @@ class Loss:
         "the public script takes its logarithm. Default: 1.",
         range=above(0, "above 0 (1 counts it as every other; the public script's 0 is 1 here)"),
     )
+    do_mlm: bool = option(
+        False,
+        help="Guess hidden tokens of the views beside the loss, as SimCSE's auxiliary. It helps tasks that need the "
+        "words and makes unrelated sentences more alike.",
+        together=("mlm_weight", "mlm_probability"),
+    )
+    mlm_weight: float | None = option(None, help="The weight of --do_mlm. Default: 0.1.", range=above(0))
+    mlm_probability: float | None = option(
+        None, help="The share of the tokens that --do_mlm hides. Default: 0.15.", range=share()
+    )
     mask_duplicates: bool | None = option(
         None, help="Equal texts in a batch are not negatives of each other. Default: yes for focal.", told=True
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -295,9 +296,10 @@ class Publish:
         why="the adapter and its base are the same encoder",
     )
 
-    def publication(self) -> dict[str, Any]:
-        """The keyword arguments that `publishing` takes."""
-        return {part.name: getattr(self, part.name) for part in fields(Publish)}
+    def publication(self, given: Collection[str] | None = None) -> dict[str, Any]:
+        """The keyword arguments that `publishing` takes; with ``given`` only those of these names, since an
+        export holds what the one before held where nothing is said."""
+        return {of.name: getattr(self, of.name) for of in fields(Publish) if given is None or of.name in given}
 
 
 GROUPS = (Job, Model, LoRA, Loss, Reference, View, Data, Dev, Distributed, Publish)  # in the order of --help

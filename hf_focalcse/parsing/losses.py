@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ def objective_settings() -> dict[str, list[LossSetting]]:
     return _settings_in("objectives", keyword_only=True)
 
 
+@cache
 def _settings_in(room: str, keyword_only: bool) -> dict[str, list[LossSetting]]:
     found: dict[str, list[LossSetting]] = {}
     for file in sorted(Path(__file__).parent.with_name(room).glob("[!_]*.py")):

@@ -204,6 +204,9 @@ def check_together(namespace: argparse.Namespace, explicit: set[str]) -> None:
             raise UserError(f"--{name} belongs to --lora, which is not given; add --lora, or leave --{name} out")
     if namespace.repetition_rate is not None and namespace.view != "repeat":
         raise UserError("--repetition_rate belongs to --view repeat, which is not given; leave it out")
+    for name in ("mlm_weight", "mlm_probability"):
+        if getattr(namespace, name) is not None and not namespace.do_mlm:
+            raise UserError(f"--{name} belongs to --do_mlm, which is not given; add --do_mlm, or leave --{name} out")
     for name in ("view_templates", "template_denoising"):
         if getattr(namespace, name) is not None and namespace.view != "prompt":
             raise UserError(f"--{name} belongs to --view prompt, which is not given; leave it out")
@@ -280,19 +283,23 @@ def _add_settings(parser: Parser) -> None:
 def _without_foreign(
     values: dict[str, Any], losses: dict[str, list[LossSetting]], chosen: str, recipe: str, notes: list[str]
 ) -> dict[str, Any]:
-    """The values of a recipe without the settings that only other losses, or objectives, than the chosen one have.
+    """The values of a recipe without the settings that only other losses, or objectives, than the chosen one have, and
+    without those of the recipe's own loss that the chosen one takes in some of its forms only (m in dclr).
 
     chosen: its kind and its name, such as "loss focal".
     """
-    name = chosen.partition(" ")[2]
+    kind, _, name = chosen.partition(" ")
     if name not in losses:
         return values
     foreign = {s.name for settings in losses.values() for s in settings} - {s.name for s in losses[name]}
+    replaced = values.get(kind, name) != name
+    optional = {s.name for s in losses[name] if s.default is None} if replaced else set()
     notes += [
-        f"recipe {recipe}: {key} is left out because {chosen} does not have it"
-        for key in sorted(foreign & values.keys())
+        f"recipe {recipe}: {key} is left out because {chosen} "
+        + ("does not have it" if key in foreign else f"has it in some forms only; give --{key} if it is meant")
+        for key in sorted((foreign | optional) & values.keys())
     ]
-    return {key: value for key, value in values.items() if key not in foreign}
+    return {key: value for key, value in values.items() if key not in foreign | optional}
 
 
 def _settings_of(

@@ -56,7 +56,7 @@ def make_card(record: RunRecord, results: Results | None, plots: Sequence[str] =
     record = record.publishable()
     model, loss, publication = record.model, record.loss, record.publication
     base, name = model["base_model"], model_name(record)
-    settings = {k: v for k, v in loss.items() if k not in ("name", "formula", "paper", "citation")}
+    settings = {k: v for k, v in loss.items() if k not in ("name", "formula", "networks", "paper", "citation")}
     citations = list(dict.fromkeys([loss["citation"], InfoNCE.citation]))  # every loss here builds on SimCSE
     values = {
         "title": escape_markdown(name),
@@ -65,7 +65,7 @@ def make_card(record: RunRecord, results: Results | None, plots: Sequence[str] =
         "supervision": "on pairs of texts that are said to mean the same"
         if record.data.get("columns")
         else "without labels",
-        "loss_name": loss["name"],
+        "loss_name": loss["name"] + (f" within {loss['objective']}" if "objective" in loss else ""),
         "paper": loss["paper"],
         "start": link(base) if base else code_span(Path(str(model["name_or_path"])).name),
         "notes": "".join(f"\n**Note:** {sentence(note)}\n" for note in record.notes),
@@ -76,6 +76,9 @@ def make_card(record: RunRecord, results: Results | None, plots: Sequence[str] =
         "training": training_table(record),
         "formula": loss["formula"],
         "loss_settings": escape_markdown(", ".join(f"{k} = {v}" for k, v in settings.items())),
+        "networks": f"\nIn training alone there were, besides the encoder: {sentence(loss['networks'])}\n"
+        if loss.get("networks")
+        else "",
         "repeat": repeat(record),
         "alarms": "".join(f"\n> **Alarm:** {sentence(alarm)}\n\n" for alarm in record.alarms) or "\n",
         "limits": limits(record),

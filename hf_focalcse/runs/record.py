@@ -43,6 +43,7 @@ AS_PUBLISHED = "as published"  # the encoder before training, with the pooling a
 # A path that stands out from other text: it begins at the root, the home folder or a drive, or with dots.
 PATH = re.compile(r"""(?<![\w.:/~\\)\]-])(?:[A-Za-z]:|~\w*|\.{1,2})?(?:[/\\][^\s/\\'"`,;:()\[\]]+)+[/\\]?""")
 PROMPTS = ("prompt", "prompts")  # keys of texts that stay as they are, slashes too
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 A_PATH = re.compile(r"(?:~\w*|\.{0,2}|[A-Za-z]:)[/\\]")  # the beginning of a value that is a path, spaces and all
 
 
@@ -122,15 +123,19 @@ class RunRecord:
                 flag, _, part = part.partition("=")
                 at_path = flag[2:].replace("-", "_") in places
             local |= {part} if at_path else set()
-        if self.model.get("base_model") != self.model.get("name_or_path"):
-            local.add(self.model.get("name_or_path") or "")
+        for encoder in (self.model, self.model.get("reference") or {}):
+            names = listed(encoder.get("name_or_path"))
+            likely = [name for name in names if HUB_ID.fullmatch(name)]  # all that older records of references tell
+            local |= {name for name in names if name not in listed(encoder.get("base_model", likely))}
         local.add(self.recipe or "")
         values = [value for setting in self.settings.values() for value in listed(setting)]
         values += [part.partition("=")[2] if part.startswith("--") else part for part in self.command]
         local |= {value for value in values if isinstance(value, str) and A_PATH.match(value)}
         content = asdict(self)
-        for name in ("command", "recipe", "settings", "model", "data", "notes", "alarms", "best"):
+        for name in ("command", "recipe", "settings", "model", "data", "stages", "notes", "alarms", "best"):
             content[name] = without_paths(content[name], local)
+        told = ("formula", "networks", "paper", "citation")  # which hold addresses of the web
+        content["loss"] = {k: v if k in told else without_paths(v, local) for k, v in content["loss"].items()}
         content["data"].pop("samples", None)
         for file in content["data"].get("files", ()):
             file["name"] = last_part(file["name"])

@@ -49,8 +49,10 @@ def choose_objective(
     return objective
 
 
-def check_model(model: Any, args: Any) -> None:
+def check_model(model: Any, args: Any, comparing: bool = True) -> None:
     """See that the encoder can be trained with these arguments, and log the dropout that makes two views differ.
+
+    comparing: whether sentences are compared, which needs views that differ and negatives.
 
     Raises:
         UserError: the views would be equal, activations cannot be recomputed, one process sees several GPUs, or a
@@ -65,7 +67,7 @@ def check_model(model: Any, args: Any) -> None:
     rates = model.dropout_rates()
     logger.info("dropout of the encoder: %s", ", ".join(f"{k}={v}" for k, v in rates.items()))
     noisy = model.lora is not None and model.lora.dropout > 0
-    if not any(rates.values()) and not model.augmented and not noisy:
+    if comparing and not any(rates.values()) and not model.augmented and not noisy:
         raise UserError(
             f"every dropout rate of this {model.config.model_type} encoder is 0 ({', '.join(rates)}), so both views "
             "of a sentence would be equal and nothing could be learnt; give --dropout 0.1, or an --augmentation "
@@ -84,7 +86,7 @@ def check_model(model: Any, args: Any) -> None:
             f"{args.n_gpu} GPUs are visible to one process, which would split every batch between them; start with "
             f"torchrun --nproc_per_node {args.n_gpu} run_unsup.py …, or set CUDA_VISIBLE_DEVICES=0 to use one"
         )
-    if args.per_device_train_batch_size < 2:
+    if comparing and args.per_device_train_batch_size < 2:
         raise UserError(
             f"per_device_train_batch_size is {args.per_device_train_batch_size}; a sentence needs at least one other "
             "in its batch as a negative, so give 2 or more (64 is usual)"

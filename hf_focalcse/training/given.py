@@ -15,7 +15,7 @@ from transformers import set_seed
 from transformers.utils import logging
 
 from ..data.formats import called, require_columns
-from ..data.given import KNOWN, SOURCE, measure, take_rows
+from ..data.given import KNOWN, SOURCE, iterate, measure, take_rows, text_of
 from ..data.pairs import PairRows, header_of, pairs_of, read_pairs, usual_columns
 from ..data.views import Collator
 from ..encoder.head import FocalCLMixin
@@ -23,12 +23,13 @@ from ..encoder.loading import load_model, require_projection
 from ..encoder.packaged import resolve_model
 from ..errors import UserError
 from ..evaluation import PairSet, read_tasks
+from ..evaluation.copies import CopySet, copies_of
 from ..evaluation.pair_sets import COLUMNS, OTHER_NAMES, pair_of
 from ..losses import ContrastiveLoss, build_loss
 from .engines import whole_model
+from .refusing import DEFAULT_LOSS
 
 logger = logging.get_logger(__name__)
-DEFAULT_LOSS = "focal"
 STREAM = "a stream"  # in records and on cards
 TASK = ("key", "headline", "texts", "score")  # what an object has that is a task, see `Task`
 
@@ -238,10 +239,11 @@ def choose_tasks(asked: Any, dev: list[Any]) -> list[Any]:
 
 
 def take_tasks(given: Any, name: str = "dev", what: str = "eval_dataset") -> list[Any]:
-    """Dev tasks: of a path, a data set of labelled pairs, a task, or of a list or mapping of these; None has none.
+    """Dev tasks: of a path, a data set of labelled pairs or sentences, a task, or a list or mapping of these; None has
+    none.
 
     name: of the task that a data set becomes, whose scores then begin with ``name/dataset``; in a mapping it is the
-    key. Files and tasks keep their own names.
+    key. Files and tasks keep their own names; the scores of sentences begin with ``name/copies``.
 
     Raises:
         UserError: it is nothing that could be scored, or two tasks have one name.
@@ -257,7 +259,7 @@ def take_tasks(given: Any, name: str = "dev", what: str = "eval_dataset") -> lis
     elif isinstance(given, (list, tuple)) and not (given and isinstance(given[0], Mapping)):
         found = [task for i, value in enumerate(given) for task in take_tasks(value, f"{name}{i + 1}", f"{what}[{i}]")]
     else:
-        return [pair_set(given, name, what)]
+        return [task_of(given, name, what)]
     keys = [task.key for task in found]
     again = next((key for key in keys if keys.count(key) > 1), None)
     if again:
@@ -265,11 +267,12 @@ def take_tasks(given: Any, name: str = "dev", what: str = "eval_dataset") -> lis
     return found
 
 
-def pair_set(rows: Any, name: str, what: str) -> PairSet:
-    """Labelled pairs of a data set, or of a list of rows.
+def task_of(rows: Any, name: str, what: str) -> PairSet | CopySet:
+    """Labelled pairs of a data set, or of a list of rows; of one with a column text or sentence, its sentences, which
+    judge without labels.
 
     Raises:
-        UserError: it is no data set, or not one of sentence1, sentence2 and score.
+        UserError: it is no data set, or not one of sentence1, sentence2 and score, nor one of sentences.
     """
     if not hasattr(rows, "__iter__"):
         raise UserError(
@@ -282,7 +285,11 @@ def pair_set(rows: Any, name: str, what: str) -> PairSet:
         empty = "empty" if first is None else f"made of {type(first).__name__}"
         raise UserError(f"{what} is {empty}; labelled pairs have the columns {', '.join(COLUMNS)}")
     found = list(map(str, first))
+    text = next((column for column in KNOWN if column in found), None)
     names = dict(zip(COLUMNS, called(COLUMNS, found, OTHER_NAMES), strict=True))
+    if text and not set(names.values()) & set(found):
+        texts = (text_of(cell, number, what) for number, cell in enumerate(iterate(rows, text)))
+        return copies_of(filter(None, texts), name, SOURCE, f"{what} has no labels, and")
     require_columns(list(names.values()), found, what)
     pairs = tuple(
         pair_of(f"{what}, row {number}", row | {column: row[name] for column, name in names.items()})

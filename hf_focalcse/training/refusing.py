@@ -11,7 +11,9 @@ from typing import Any, NoReturn
 from transformers import Trainer
 
 from ..errors import UserError, suggest
+from ..losses import LOSSES, settings_of
 
+DEFAULT_LOSS = "focal"
 PARAMETERS = {  # of the constructor
     "compute_loss_func": "the loss is computed over pairs of sentences; give loss=…, or an Objective as objective=…",
     "preprocess_logits_for_metrics": "evaluation has no logits; compute_metrics gets cosines and scores of pairs",
@@ -32,6 +34,9 @@ def refuse_parameters(given: Mapping[str, Any], allowed: Any) -> None:
         if name in PARAMETERS:
             raise UserError(f"{name} cannot be given: {PARAMETERS[name]}")
         names = [known for known in signature(allowed.__init__).parameters if known not in ("self", "further")]
+        kind = next((kind for kind in (DEFAULT_LOSS, *LOSSES) if name in settings_of(LOSSES[kind])), None)
+        if kind:
+            raise UserError(f"{name} is a setting of the loss; give loss=build_loss({kind!r}, {name}={value!r})")
         near = suggest(name, names)
         raise UserError(f"{allowed.__name__} has no argument {name!r}{near}; it has {', '.join(names)}")
 

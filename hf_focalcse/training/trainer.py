@@ -146,7 +146,7 @@ class FocalCSETrainer(SizedTrainer):
             self.add_callback(Measuring(measure_steps, self.scorer.measure, self.log))
 
     def prepare_model(self, model: Any, args: Any) -> None:
-        check_model(model, args)
+        check_model(model, args, comparing=self.loss is not None)
         self.train_objective.attach(model, lambda: self.accelerator.autocast())
         self.carried = self.train_objective.has_state()
         model.carry(self.train_objective if self.carried else None)
@@ -219,7 +219,7 @@ class FocalCSETrainer(SizedTrainer):
     @property
     def logs_range(self) -> bool:
         """Whether the loss that is logged is that of the pairs alone, so that its range is known."""
-        return type(self.train_objective) is Contrastive
+        return type(self.train_objective) is Contrastive and not self.carried
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:

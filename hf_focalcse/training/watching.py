@@ -25,7 +25,7 @@ class FirstSteps(TrainerCallback):
     def __init__(self, alarms: Alarms, sharded: bool):
         self.alarms, self.sharded = alarms, sharded
         self.silent: dict[str, Tensor] = {}  # parameters that have had no gradient so far
-        self.still: dict[str, list[Tensor]] = {}  # those that have not moved, with their sum at the start
+        self.still: dict[str, list[Tensor]] = {}  # those that have not moved, with their sums at the start
         self.first = self.steps = self.trained = 0
 
     @property
@@ -51,7 +51,7 @@ class FirstSteps(TrainerCallback):
         if not self.watching:
             return
         now = sums(p for p, _ in self.still.values())
-        moved = [bool(one != other) for one, (_, other) in zip(now, self.still.values(), strict=True)]
+        moved = [bool((one != other).any()) for one, (_, other) in zip(now, self.still.values(), strict=True)]
         self.still = {name: of for (name, of), has in zip(self.still.items(), moved, strict=True) if not has}
         self.steps += any(group["lr"] > 0 for group in optimizer.param_groups) if optimizer is not None else 1
         if self.steps >= WATCHED:
@@ -92,8 +92,10 @@ REMEDIES = {
 
 
 def sums(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """The sum of each in float64, which every change of a value changes."""
-    return [p.detach().sum(dtype=torch.float64) for p in parameters]
+    """Sum and norm of each in float64. Both, since what lies before a softmax or a layer norm keeps its sum."""
+    found = [p.detach() for p in parameters]
+    wide = torch.float64
+    return [torch.stack([p.sum(dtype=wide), torch.linalg.vector_norm(p, dtype=wide)]) for p in found]
 
 
 def largest(gradients: Iterable[Tensor | None]) -> list[float]:

@@ -114,8 +114,31 @@ def test_a_line_is_never_wider_than_80_columns(tmp_path, shown_on):
     shown = shown_on(False)
     name = "eval_" + "very-long-name-of-a-file-of-pairs" * 4 + "/file/all/spearman"
     run_steps(tmp_path, logs=lambda step: [{name: 50.0}] if step == 40 else [])
-    (line,) = shown[0].getvalue().splitlines()
-    assert len(line) == 80 and line.startswith("step 40/40  very-long-name") and name in rows(tmp_path)[0]
+    line, rest = shown[0].getvalue().splitlines()
+    assert (
+        rest == " " * 12 + "0:40"
+        and len(line) == 80
+        and line.startswith("step 40/40  very-long-name")
+        and name in rows(tmp_path)[0]
+    )
+
+
+def test_scores_of_several_sets_are_folded_not_cut(tmp_path, shown_on):
+    shown = shown_on(False)
+    sets = {"quickstart/copies/mrr": 54.7, "quickstart/copies/mrr/gain": 0.76}
+    sets |= {"quickstart_pairs/file/all/spearman": 83.09, "quickstart_pairs/file/all/spearman/gain": -0.17}
+    sets |= {"x" * 90 + "/file/all/spearman": 50.0}
+    run_steps(tmp_path, logs=lambda step: [{f"eval_{k}": v for k, v in sets.items()}] if step == 20 else [])
+    lines = shown[0].getvalue().splitlines()
+    assert lines[0] == "step 20/40  quickstart/copies 54.70 (+0.76)  quickstart_pairs/file 83.09 (-0.17)"
+    assert lines[1].startswith(" " * 12 + "xxx") and len(lines[1]) == 80 and lines[1].endswith("…")
+    assert lines[2:] == [" " * 12 + "0:20 left"]
+
+
+def test_a_small_loss_is_not_shown_as_zero(tmp_path, shown_on):
+    shown = shown_on(False)
+    run_steps(tmp_path, logs=lambda step: [{"loss": {20: 4.1e-5, 40: 0.0}[step]}] if step % 20 == 0 else [])
+    assert [line.split("  ")[1] for line in shown[0].getvalue().splitlines()] == ["loss 4.1e-05", "loss 0.0000"]
 
 
 def test_durations():

@@ -91,9 +91,21 @@ def test_the_sentence_on_the_highest_mean_says_seeds_gap_and_loss(runs):
     (of_dev,) = [sections._highest(start, groups, KEY, "STS-B dev") for start, groups in study.starts().items()]
     assert of_dev == (
         "all-minilm (cls): the highest mean STS-B dev is that of focal (83.83, ± 0.76, 3 seeds), 4.83 above its start "
-        "(79.00; 95 % over seeds +2.94 to +6.73); below the start: wide. Next is infonce (83.50, ± 0.35, 2 seeds), "
+        "(79.00; 95 % over seeds +2.94 to +6.73). Next is infonce (83.50, ± 0.35, 2 seeds), "
         "0.33 lower: less than the spread over seeds. Groups of one seed (1) are left out of this sentence."
     )
+
+
+def test_a_group_is_below_its_start_only_where_its_interval_is(tmp_path):
+    for name, scores in {"good": (83.0, 84.0), "low": (70.0, 70.5), "near": (78.0, 79.5), "one": (60.0,)}.items():
+        for seed, score in enumerate(scores):
+            made_run(
+                tmp_path / f"{name}-{seed}", seed, score, m={"good": 0.3, "low": 0.4, "near": 0.5, "one": 0.6}[name]
+            )
+    ((start, groups),) = read_study([tmp_path]).starts().items()
+    said = sections._highest(start, groups, KEY, "STS-B dev")
+    named = said.partition("below the start: ")[2].partition(". Next")[0]
+    assert named and "0.4" in named and not any(other in named for other in ("0.5", "0.6"))
 
 
 def test_interval_is_students_t():

@@ -95,7 +95,15 @@ def test_the_discriminator_equals_a_plain_computation(base, padding):
         for place in range(len(mask[row])):
             if padding or mask[row, place]:
                 total, count = total - logits[place].log_softmax(0)[labels[row, place]], count + 1
-    torch.testing.assert_close(value, objective.criterion(pairs) + 0.7 * total / count, rtol=1e-5, atol=1e-5)
+    plain = (
+        objective.criterion(make_pairs(vectors.view(len(ids) // 2, 2, -1), batch["text_ids"])) + 0.7 * total / count
+    )
+    torch.testing.assert_close(value, plain, rtol=1e-5, atol=1e-5)
+    trained = {n: p for part in (model, objective) for n, p in part.named_parameters() if p.requires_grad}
+    assert any(n.startswith("discriminator.") for n in trained) and "embeddings" in " ".join(trained)
+    gradients = [torch.autograd.grad(of, trained.values(), allow_unused=True) for of in (value, plain)]
+    for name, found, expected in zip(trained, *gradients, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5, msg=name)
     said = objective.diagnostics(pairs)
     assert said["rtd_loss"] == pytest.approx((total / count).item(), rel=1e-4)
     assert 0 <= said["rtd_accuracy_kept"] <= 1 >= said["rtd_accuracy_replaced"] >= 0

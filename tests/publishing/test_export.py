@@ -13,6 +13,7 @@ import pytest
 from tiny import CONFIGS, plain_load, save_tiny
 from warm import COLD
 
+from hf_focalcse.cli.main import run
 from hf_focalcse.encoder.auto import AutoModelForFocalCL
 from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.encoder.poolers import POOLERS
@@ -285,6 +286,25 @@ def test_an_export_holds_what_the_one_before_held(trained, tmp_path, quick, caps
     assert "1_Pooling/config.json" in capsys.readouterr().out
     assert holds(again(sentence_transformers=True)) == (True, True)
     assert json.loads((out / "hub/run.json").read_text())["publication"].get("wanted") is None
+
+
+def test_the_commands_keep_what_they_are_not_asked_to_leave_out(trained, tmp_path, quick, capsys):
+    """A flag that is not given is not the same as one that says no."""
+    out = run_folder(trained, tmp_path)
+    commands = {
+        "--onnx --no_sentence_transformers": (False, True),
+        "": (False, True),
+        "--sentence_transformers": (True, True),
+        "--license mit": (True, True),
+    }
+    for line, held in commands.items():
+        run("export", [str(out), *line.split()])
+        assert holds(out / "hub") == held, line
+    for folder in (out, out / "hub"):
+        run("push", [str(folder), "org/enc", "--dry_run"])
+        assert "onnx/model.onnx" in capsys.readouterr().out
+    run("export", [str(out), "--onnx", "no"])
+    assert holds(out / "hub") == (True, False) and "WARNING: the export before had onnx" in capsys.readouterr().out
 
 
 def test_an_export_of_version_0_1_keeps_its_onnx(trained, tmp_path, quick):

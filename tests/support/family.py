@@ -13,6 +13,7 @@ from hf_focalcse.objectives import Contrastive
 from hf_focalcse.objectives.diffcse import DiffCSE
 from hf_focalcse.objectives.mlm import MaskedLanguageModel
 from hf_focalcse.objectives.momentum_queue import MomentumQueue
+from hf_focalcse.objectives.tsdae import TSDAE
 
 TEMPLATES = ("a man reads {text} with {mask} in the house", "the old book {text} is {mask}")
 MADE = {  # name -> the objective for an encoder that lies in a folder
@@ -21,6 +22,8 @@ MADE = {  # name -> the objective for an encoder that lies in a folder
         build_loss("focal"), queue_size=12, momentum=0.5, views=[View(), Repeat(rate=0.5)]
     ),
     "diffcse": lambda base: DiffCSE(build_loss("focal"), generator_model=f"{base}-generator", rtd_weight=0.5),
+    "tsdae": lambda base: TSDAE(),
+    "masked beside": lambda base: Contrastive(build_loss("focal"), mlm_weight=0.5, mlm_probability=0.4),
 }
 PROMPTED = {"prompt": {"pooler": "mask", "prompt_template": TEMPLATES[0]}}  # how the encoder is loaded for these
 MADE["prompt"] = lambda base: Contrastive(

@@ -278,6 +278,10 @@ def test_damaged_adapters_are_refused(tmp_path):
     (folder / "adapter_config.json").write_text(json.dumps(config | {"use_dora": True}))
     with pytest.raises(UserError, match="is one of DoRA, but has no lengths"):
         load_model(str(folder))
+    for pattern, said in (({"(": 3}, "no regular expression"), ({"query": "x"}, "the alpha 'x' for 'query'")):
+        (folder / "adapter_config.json").write_text(json.dumps(config | {"alpha_pattern": pattern}))
+        with pytest.raises(UserError, match=said):
+            load_model(str(folder))
     (folder / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": str(other)}))
     with pytest.raises(UserError, match="does not have in that shape; it is of another base"):
         load_model(str(folder))

@@ -329,11 +329,28 @@ def test_eval_dataset_is_a_path_a_data_set_a_task_or_several(base, arguments, tm
     assert scores["eval_dev/dataset/all/spearman"] == pytest.approx(again["eval_graded/file/all/spearman"])
 
 
+def test_sentences_without_labels_judge_as_a_text_file_does(base, arguments, tmp_path):
+    """As of `train_test_split`: the split that is held out has the columns of the other."""
+    split = datasets.Dataset.from_dict({"text": [*TEXT, None], "id": [*range(len(TEXT)), 0]}).train_test_split(
+        0.5, seed=0
+    )
+    file = tmp_path / "held.txt"
+    file.write_text("\n".join(filter(None, split["test"]["text"])) + "\n")
+    trainer = FocalCSETrainer(base, arguments(), train_dataset=split["train"], eval_dataset=split["test"])
+    scores, of_file = trainer.evaluate(), trainer.evaluate(str(file))
+    assert trainer.args.metric_for_best_model == "dev/copies/mrr"
+    assert scores["eval_dev/copies/mrr"] == of_file["eval_held/copies/mrr"]
+    assert tasks_of(base, arguments, {"a": [{"sentence": text} for text in TEXT]}) == ["a/copies"]
+
+
 def test_what_cannot_be_scored_is_refused(base, arguments):
     unlabelled = datasets.Dataset.from_dict({"text": TEXT})
     cases = [
-        (unlabelled, "eval_dataset has no column 'sentence1'.*its columns are 'text'"),
-        ({"a": unlabelled}, r"eval_dataset\['a'\] has no column 'sentence1'"),
+        (unlabelled.rename_column("text", "x"), "eval_dataset has no column 'sentence1'.*its columns are 'x'"),
+        (
+            {"a": unlabelled.select(range(1))},
+            r"eval_dataset\['a'\] has no labels, and 1 different sentences of at least",
+        ),
         ([3], r"eval_dataset\[0\] is int 3; give a path, a data set with sentence1, sentence2, score, a task"),
         (datasets.Dataset.from_dict({"sentence1": []}), "eval_dataset is empty"),
         (iter(TEXT), "eval_dataset is made of str; labelled pairs have the columns sentence1, sentence2, score"),
