@@ -138,7 +138,7 @@ def test_flags_take_the_place_of_the_base_and_of_its_recipe(material, monkeypatc
 
 def test_every_shipped_grid_and_every_study_can_be_read(material, monkeypatch, tmp_path):
     expected = {"temperature", "m", "batch-size", "pooler", "dropout", "augmentation", "few-shot", "losses", "table3"}
-    expected |= {"dclr-noise"}
+    expected |= {"dclr-noise", "tuned"}
     assert set(shipped_names(GRIDS)) == expected
     for name in shipped_names(GRIDS):
         assert len(read_grid(name, ["--model_name_or_path", "X", "--max_steps", "40"]).runs) >= 2
