@@ -132,6 +132,12 @@ def test_what_a_stage_was_trained_with_is_compared(trained, inputs, tmp_path):
     assert weights(tmp_path / "out") == weights(trained / "out")
 
 
+def test_tsdae_before_a_contrastive_stage(inputs, tmp_path):
+    first = {name: value for name, value in STAGES["mlm"].items() if name != "learning_rate"} | {"objective": "tsdae"}
+    train(recipe(inputs, tmp_path / "r", {"tsdae": first, "contrast": STAGES["contrast"]}), tmp_path / "out")
+    assert [row["objective"] for row in RunRecord.load(tmp_path / "out").stages] == ["tsdae"]
+
+
 def of_two_processes(file, out):
     train(file, out)
     return os.getpid()
