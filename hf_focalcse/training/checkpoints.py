@@ -201,8 +201,17 @@ def differences_of_run(checkpoint: Checkpoint, run: dict[str, Any]) -> list[str]
         names = [key for key in run if key in before or key == "pooler"]
     found = differing(*({key: _plain(of.get(key)) for key in names} for of in (before, run)))
     first = [key for key in RUN_FACTS if key in found]
-    return [f"{RUN_FACTS.get(key, f'--{key}')} was {found[key][0]!r} and is {found[key][1]!r}"
-            for key in [*first, *(key for key in found if key not in first)]]  # fmt: skip
+    told = {key: _where_they_differ(*found[key]) for key in [*first, *(key for key in found if key not in first)]}
+    return [f"{RUN_FACTS.get(key, f'--{key}')} was {was!r} and is {now!r}" for key, (was, now) in told.items()]
+
+
+def _where_they_differ(was: Any, now: Any) -> tuple[Any, Any]:
+    """Two values, of mappings the parts that are not equal."""
+    if not (isinstance(was, dict) and isinstance(now, dict)):
+        return was, now
+    same = {key for key in was.keys() & now.keys() if was[key] == now[key]}
+    was, now = ({key: value for key, value in of.items() if key not in same} for of in (was, now))
+    return was, now
 
 
 def _plain(value: Any) -> Any:
