@@ -148,8 +148,8 @@ class Evaluation:
     )
     compare: list[str] | None = option(
         None,
-        help="NAME=FILE: results.json of other encoders to compare with, here with the interval of the difference and on "
-        "the model card, such as base=results/x/results.json. Several files of one name count as seeds on the card.",
+        help="NAME=FILE: results.json of other encoders to compare with, here with the interval of the difference and "
+        "on the model card, such as base=results/x/results.json. Files of one name count as seeds on the card.",
         role=HARMLESS,
         why="it is about what is shown beside the scores",
     )
