@@ -21,7 +21,7 @@ ROOMS = {
     "runs": {"options"},
     "encoder": {"compat", "data", "runs"},
     "quickstart": {"encoder"},
-    "objectives": {"data", "encoder", "losses"},
+    "objectives": {"compat", "data", "encoder", "losses"},
     "sentence_transformers": {"data", "losses", "objectives"},
     "evaluation": {"data", "quickstart", "runs"},
     "publishing": {"compat", "data", "encoder", "evaluation", "losses", "options", "quickstart", "runs"},

@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import quickstart
 from ..compat import find_file
+from ..data.reading import NO_HINTS
 from ..data.sentences import read_sentences
 from ..encoder.devices import choose_device
 from ..encoder.loading import load_model, require_projection
@@ -205,7 +206,7 @@ def evaluate_whitened(
     sentence as often as the set holds it."""
     encoder = Remembering(encoder)
     if source != TARGET:
-        sentences = read_sentences(quickstart.resolve_text(source))
+        sentences = read_sentences(quickstart.resolve_text(source), hints=NO_HINTS)
         report = sentences.report
         whitening = Whitening(encoder.encode([sentences[i]["text"] for i in range(len(sentences))]), dimensions)
         of = f"{Path(source).name} ({report.kept:,} sentences, sha256 {report.sha256[:12]})"

@@ -41,6 +41,7 @@ COMMANDS = {
     "export": Command(".export", "write a folder that other libraries load: FOLDER"),
     "merge": Command(".merge", "put weights between an encoder and its start: BASE TRAINED --output_dir FOLDER"),
     "sweep": Command(".sweep", "train every run of a grid: GRID, the name of a shipped one or a .yaml"),
+    "reproduce": Command(".reproduce", "repeat a table or figure of a paper: PAPER ITEM; alone, it lists them"),
     "compare": Command(".compare", "test what a setting changes between runs: RUNS … --factor NAME"),
     "report": Command(".report", "write tables and figures of many runs as one page: FOLDER …"),
     "push": Command(".push", "publish a trained encoder on the Hub: FOLDER org/name"),
@@ -61,7 +62,7 @@ def main(argv: list[str] | None = None) -> None:
     if not argv or argv[0] in ("-h", "--help", "help"):
         print("usage: focalcse COMMAND [flags]\n")
         for name, purpose in ({name: of.purpose for name, of in COMMANDS.items()} | HERE).items():
-            print(f"  {name:8} {purpose}")
+            print(f"  {name:9} {purpose}")
         return
     if argv[0] in ("--version", "version"):
         from .. import __version__

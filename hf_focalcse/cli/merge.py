@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 from ..errors import UserError
 from ..options.field import HARMLESS, PATH, Range, option
 from ..parsing.parser import Parser, build
+from ..runs.cosines import PAIRS_FILE
+from ..runs.record import RUN_FILE
+from ..runs.scores import RESULTS_FILE
 
 MERGE_FILE = "merge.json"
 PAPER = "https://arxiv.org/abs/2311.13534"
@@ -70,7 +74,8 @@ def run(args: Merge) -> None:
     from ..encoder.interpolation import interpolate
     from ..encoder.loading import load_model
     from ..publishing.formats import write_sentence_transformers
-    from ..runs.atomic import write_json
+    from ..runs.atomic import draft_folder, write_json
+    from ..runs.locking import locked
 
     logging.set_verbosity_error()
     folder = prepare_folder(args)
@@ -90,13 +95,16 @@ def run(args: Merge) -> None:
         print(f"weight {weight:g}: {metric} {scores[weight]:.2f}")
     chosen = max(weights, key=lambda weight: scores.get(weight, 0.0))
     trained.encoder.load_state_dict(interpolate(states, [1 - chosen, chosen]))
-    trained.save_pretrained(folder)
-    trained.tokenizer.save_pretrained(folder)
-    write_sentence_transformers(trained, folder, int(min(trained.positions, trained.tokenizer.model_max_length)))
     said = f"{chosen:g} x {args.trained} + {1 - chosen:g} x {args.base}"
     note = f", the best of {', '.join(f'{w:g}' for w in weights)} on {args.eval_file or 'STS-B dev'}" if scores else ""
     facts: dict[str, Any] = {"weight": chosen, "scores": {f"{w:g}": s for w, s in scores.items()}, "paper": PAPER}
-    write_json(folder / MERGE_FILE, facts | {k: v for k, v in asdict(args).items() if k in ("base", "trained")})
+    facts |= {k: v for k, v in asdict(args).items() if k in ("base", "trained")}
+    with locked(folder), draft_folder(folder) as stage:
+        keep_others(folder, stage)
+        trained.save_pretrained(stage)
+        trained.tokenizer.save_pretrained(stage)
+        write_sentence_transformers(trained, stage, int(min(trained.positions, trained.tokenizer.model_max_length)))
+        write_json(stage / MERGE_FILE, facts)
     print(f"Saved to {folder}: {said}{note}.")
     if scores:
         print("The weight was chosen on labelled pairs: say so beside every score of this encoder.")
@@ -106,16 +114,27 @@ def prepare_folder(args: Merge) -> Path:
     """The folder to write, new or empty.
 
     Raises:
-        UserError: it holds something, or is one of the two encoders.
+        UserError: it holds something, is one of the two encoders or a file, or holds a training run.
     """
     folder = Path(str(args.output_dir))
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--output_dir {folder} is a file; give a folder")
     for place in (args.base, args.trained):
         if folder.exists() and Path(str(place)).is_dir() and folder.samefile(str(place)):
             raise UserError(f"--output_dir {folder} is one of the encoders to merge; give another folder")
     if folder.exists() and any(folder.iterdir()) and not args.overwrite_output_dir:
         raise UserError(f"{folder} is not empty; give another --output_dir, or --overwrite_output_dir")
-    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / RUN_FILE).exists():
+        raise UserError(f"{folder} holds a training run, whose record would be of other weights; give another folder")
     return folder
+
+
+def keep_others(folder: Path, stage: Path) -> None:
+    """Take over what lies in the folder that is replaced, without the scores of the weights that were there."""
+    if folder.exists():
+        shutil.copytree(folder, stage, dirs_exist_ok=True, symlinks=True)
+        for name in (RESULTS_FILE, PAIRS_FILE):
+            (stage / name).unlink(missing_ok=True)
 
 
 def require_alike(base: Any, trained: Any, args: Merge) -> None:

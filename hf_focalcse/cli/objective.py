@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..data.pairs import PairRows
+from ..data.prompted import Prompted
+from ..data.template import Template
 from ..data.views import Repeat, View
 from ..errors import UserError
 from ..losses import ContrastiveLoss, build_loss
@@ -13,11 +15,14 @@ from ..objectives.reference import load_reference
 from ..options.field import listed
 from ..options.methods import Reference
 from ..parsing.settings import Settings
+from ..quickstart import resolve_model
 from ..training.engines import whole_model
+from .preparation import view_templates
 
 # the flags that only a contrastive objective has
 CONTRASTIVE = (
-    *("loss", "mask_duplicates", "hard_negative_weight", "negatives", "view", "repetition_rate", "augmentation"),
+    *("loss", "mask_duplicates", "hard_negative_weight", "negatives", "view", "repetition_rate", "view_templates"),
+    *("template_denoising", "augmentation", "do_mlm", "mlm_weight", "mlm_probability"),
     *("reference_model", "reference_pooler", "reference_revision", "reference_weights"),
 )
 
@@ -29,6 +34,12 @@ def prepare_loss(settings: Settings) -> ContrastiveLoss | None:
         UserError: the loss cannot be built, or the command line gives what only a contrastive objective has.
     """
     name = settings.loss.objective
+    projection = {"mlp_only_train", "reinit_projection"} & settings.explicit
+    if projection and not OBJECTIVES[name].projects:
+        raise UserError(
+            f"--{min(projection)} is about the projection of [CLS], and --objective {name} does not use it; leave the "
+            "flag out"
+        )
     if issubclass(OBJECTIVES[name], Contrastive):
         return build_loss(settings.loss.loss, **settings.loss_settings)
     given = [flag for flag in (*CONTRASTIVE, *settings.loss_settings) if flag in settings.explicit]
@@ -40,7 +51,7 @@ def prepare_loss(settings: Settings) -> ContrastiveLoss | None:
     return None
 
 
-def prepare_objective(settings: Settings, loss: ContrastiveLoss | None, sentences: Any) -> Objective:
+def prepare_objective(settings: Settings, loss: ContrastiveLoss | None, sentences: Any, model: Any) -> Objective:
     """The objective for the training text, with its references loaded.
 
     Raises:
@@ -62,8 +73,9 @@ def prepare_objective(settings: Settings, loss: ContrastiveLoss | None, sentence
         negatives=settings.distributed.negatives,
         max_seq_length=settings.data.max_seq_length,
         reference_weights=settings.reference.reference_weights,
-        views=prepare_views(settings, sentences),
+        views=prepare_views(settings, sentences, model),
         hard_negative_weight=prepare_weight(settings, sentences),
+        **prepare_masking(settings),
         **settings.objective_settings,
     )
     return made
@@ -84,7 +96,18 @@ def prepare_weight(settings: Settings, sentences: Any) -> float:
     return 1.0 if weight is None else weight
 
 
-def prepare_views(settings: Settings, sentences: Any) -> int | list[View]:
+def prepare_masking(settings: Settings) -> dict[str, float]:
+    """The weight of masked language modelling beside the loss, and the share of hidden tokens; nothing without it."""
+    if not settings.loss.do_mlm:
+        return {}
+    weight, probability = settings.loss.mlm_weight, settings.loss.mlm_probability
+    return {
+        "mlm_weight": 0.1 if weight is None else weight,
+        "mlm_probability": 0.15 if probability is None else probability,
+    }
+
+
+def prepare_views(settings: Settings, sentences: Any, model: Any) -> int | list[View]:
     """The views of each sentence that the settings ask for, or the columns of pairs.
 
     Raises:
@@ -99,6 +122,10 @@ def prepare_views(settings: Settings, sentences: Any) -> int | list[View]:
         return [View(columns=(column,)) for column in sentences.columns]
     if settings.views.view == "plain":
         return 2
+    if settings.views.view == "prompt":
+        named = (Template.of(model.family.template(name)) for name in view_templates(settings))
+        denoised = settings.views.template_denoising is not False
+        return [Prompted(template=template, denoised=denoised) for template in named]
     return [View(), Repeat() if (rate := settings.views.repetition_rate) is None else Repeat(rate=rate)]
 
 
@@ -139,8 +166,10 @@ def describe_reference(settings: Settings, objective: Objective) -> dict[str, An
     frozen = objective.reference
     if frozen is None:
         return None
+    names = listed(settings.reference.reference_model)
     found = {
-        "name_or_path": listed(settings.reference.reference_model),
+        "name_or_path": names,
+        "base_model": [resolve_model(name).base for name in names],
         "revision": listed(settings.reference.reference_revision) or [None] * len(frozen.each),
         "pooler": [one.model.pooler_name for one in frozen.each],
         "projection": [one.model.projection_use for one in frozen.each],

@@ -6,7 +6,6 @@ A function that decides something which the settings left open returns the `Sett
 from __future__ import annotations
 
 import copy
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from ..data.pairs import PairRows, chosen_columns, header_of, is_table, pairs_of
 from ..data.places import find_files
 from ..data.reading import Reading
 from ..data.sentences import Sentences, read_sentences, require
+from ..data.template import PROMPTBERT
 from ..encoder.adapters import ADAPTER_FOLDER
 from ..encoder.augment import build_augmentations
 from ..encoder.loading import load_model, require_exact
@@ -33,6 +33,7 @@ from ..losses import ContrastiveLoss
 from ..options.field import listed
 from ..options.training import Data
 from ..parsing.settings import Settings
+from ..runs.atomic import draft_of
 from ..runs.cosines import PAIRS_FILE
 from ..runs.folder import WEIGHTS_FILE
 from ..runs.record import RUN_FILE
@@ -41,6 +42,7 @@ from ..training import checkpoints
 from ..training.baseline import departures
 from ..training.engines import whole_model
 from ..training.given import record_training
+from .stages import STAGES
 
 WRITTEN = (RUN_FILE, RESULTS_FILE, PAIRS_FILE, "README.md", "config.json", WEIGHTS_FILE, HEAD_FILE)  # by a run
 FIRST_LINES = 64  # of the training text, on which the tokenizer is compared with its file
@@ -60,7 +62,8 @@ def prepare_output(settings: Settings) -> Path:
         *(("--reference_model", name) for name in listed(settings.reference.reference_model)),
     ):
         inner = Path(place or "").resolve()
-        if place is not None and inner.is_dir() and folder.resolve() in (inner, *inner.parents):
+        of_stage = inner.parent == folder.resolve() / STAGES
+        if place is not None and inner.is_dir() and folder.resolve() in (inner, *inner.parents) and not of_stage:
             raise UserError(f"--output_dir {folder} holds the encoder of {flag} {place}; give another folder")
     there = earlier_run(folder)
     if there and not (settings.job.overwrite_output_dir or args.resume_from_checkpoint):
@@ -82,7 +85,8 @@ def earlier_run(folder: Path) -> list[Path]:
 
 
 def clear_output(folder: Path) -> None:
-    """Remove an earlier run. Called when everything is prepared: a mistake in the flags must not cost it."""
+    """Remove an earlier run. Called when the first checkpoint of the new one is whole: a mistake that only the
+    optimizer or the first steps show must not cost it either."""
     left = checkpoints.list_checkpoints(folder)
     for checkpoint in left:  # a later --resume_from_checkpoint last must not find the old run's
         checkpoints.remove(checkpoint)
@@ -98,7 +102,7 @@ def make_writable(folder: Path, flag: str) -> None:
     Raises:
         UserError: the folder cannot be made, or takes no files.
     """
-    probe = folder / f".write-test-{os.getpid()}"
+    probe = draft_of(folder / "write-test")  # which is deleted later, should this process be killed
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe.touch()
@@ -132,19 +136,22 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss | None) -> Any:
     """
     chosen = settings.model
     place = quickstart.resolve_model(chosen.model_name_or_path, chosen.model_revision)
+    prompted = settings.views.view == "prompt"
     set_seed(settings.training.seed)
     with whole_model():
         model = load_model(
             place.path,
-            chosen.pooler,
+            "mask" if prompted else chosen.pooler,
             dropout=chosen.dropout,
             revision=place.revision,
             prompt=chosen.prompt,
             prompt_name=chosen.prompt_name,
             default_pooler=True,
-            prompt_template=chosen.prompt_template,
+            prompt_template=view_templates(settings)[0] if prompted else chosen.prompt_template,
         )
     if chosen.mlp_only_train is not None:
+        if pooler_of(model.pooler_name).marked:
+            raise UserError("--mlp_only_train belongs to --pooler cls; --view prompt embeds without it; leave it out")
         if not pooler_of(model.pooler_name).projection:
             raise UserError(
                 f"--mlp_only_train belongs to --pooler cls; {chosen.model_name_or_path} records pooler "
@@ -166,9 +173,17 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss | None) -> Any:
     return model
 
 
+def view_templates(settings: Settings) -> tuple[str, str]:
+    """The templates of the two views in --view prompt, as they are asked for."""
+    first, second = (*(settings.views.view_templates or PROMPTBERT), None)[:2]
+    return first, second or first
+
+
 def reason_of_pooling(settings: Settings, model: Any) -> str:
     """Which pooling training starts with, and why."""
     pooler = model.pooler_name
+    if settings.views.view == "prompt":
+        return f"{pooler}, of the templates of --view prompt"
     if settings.model.pooler is not None:
         by = "--pooler" if "pooler" in settings.explicit else f"recipe {settings.recipe}"
         return f"{pooler}, asked for by {by}"
@@ -264,24 +279,22 @@ def prepare_sentences(settings: Settings, model: Any) -> Sentences | PairRows:
         "seed": args.seed,
     }
     reading = Reading(data.encoding_errors, data.encoding, data.delimiter, data.quotes)
-    pairs = find_pairs(data, reading, how)
-    if pairs is not None:
-        require(pairs, args.train_batch_size * args.world_size)
-        return pairs
-    sentences = read_sentences(
-        [quickstart.resolve_text(name) or name for name in listed(data.train_file)] or None,
-        *(data.dataset_name, data.dataset_file, data.dataset_split, data.dataset_revision),
-        text_column=data.text_column,
-        encoding_errors=data.encoding_errors,
-        dataset_config=data.dataset_config,
-        encoding=data.encoding,
-        delimiter=data.delimiter,
-        quotes=data.quotes,
-        **how,
-    )
-    require_exact(model, [sentences[i]["text"] for i in range(min(len(sentences), FIRST_LINES))])
-    require(sentences, args.train_batch_size * args.world_size)
-    return sentences
+    text: Sentences | PairRows | None = find_pairs(data, reading, how)
+    if text is None:
+        text = read_sentences(
+            [quickstart.resolve_text(name) or name for name in listed(data.train_file)] or None,
+            *(data.dataset_name, data.dataset_file, data.dataset_split, data.dataset_revision),
+            text_column=data.text_column,
+            encoding_errors=data.encoding_errors,
+            dataset_config=data.dataset_config,
+            encoding=data.encoding,
+            delimiter=data.delimiter,
+            quotes=data.quotes,
+            **how,
+        )
+    require_exact(model, [one for i in range(min(len(text), FIRST_LINES)) for one in text[i].values()])
+    require(text, args.train_batch_size * args.world_size)
+    return text
 
 
 def prepare_dev(settings: Settings, say: Callable[[object], None]) -> tuple[list[Any], Settings]:

@@ -39,7 +39,7 @@ class Progress(TrainerCallback):
         self.first, self.began, self.told = state.global_step, self.clock(), -math.inf
         if not state.is_world_process_zero:
             return
-        self._keep_until(state.global_step)
+        self.file_begun = False
         disable = True if args.disable_tqdm else None  # None: where stderr is no terminal
         self.bar = tqdm(total=state.max_steps, initial=self.first, disable=disable, dynamic_ncols=True, leave=False)
 
@@ -55,6 +55,9 @@ class Progress(TrainerCallback):
             return
         logged = {key: value for key, value in logs.items() if key != "total_flos"}
         row = {"step": state.global_step} | without_nan(logged)
+        if not self.file_begun:  # not earlier: a run that fails in its first step leaves the file of the one before
+            self._keep_until(self.first)
+            self.file_begun = True
         with open(self.file, "a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
         scores = told_scores(logs)

@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Callable
 from dataclasses import MISSING, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ..evaluation.verdict import conclusions, judged_keys, score_table
 from ..experiments.asked import settings_asked
 from ..losses import ContrastiveLoss
 from ..options.field import listed
-from ..options.tables import recorded, told_otherwise
+from ..options.tables import own_options, recorded, told_otherwise
 from ..parsing.settings import Settings
 from ..publishing.hub import Target
 from ..publishing.publish import prepare_push, publish
@@ -26,6 +27,7 @@ from ..runs.atomic import clear_drafts
 from ..runs.locking import locked
 from ..runs.record import RunRecord, describe_hardware
 from ..runs.scores import headlines
+from ..runs.stages import stages_before
 from ..training.engines import engine_of
 from ..training.finish import finish_run, first_record
 from ..training.trainer import FocalCSETrainer
@@ -42,20 +44,29 @@ from .preparation import (
     reason_of_pooling,
 )
 from .progress import show_progress
+from .stages import run_stages, stages_in
 
 Say = Callable[[object], None]
 
 
 def run(settings: Settings) -> None:
     """Recipe and flags -> a trained encoder with run.json, results.json and a model card in ``--output_dir``."""
+    if stages_in(settings):
+        run_stages(settings, run_one)
+    else:
+        run_one(settings)
+
+
+def run_one(settings: Settings, goes_on: bool = False) -> None:
+    """One run. goes_on: whether another follows in this process."""
     if settings.training.process_index > 0:  # the first process holds the folder for all
-        train(settings)
+        train(settings, goes_on)
         return
     folder = Path(settings.training.output_dir)
     with locked(folder):
         clear_drafts(folder)
         try:
-            train(settings)
+            train(settings, goes_on)
         except BrokenPipeError as error:
             raise UserError(
                 "nobody takes the output of training any more, so it has ended; send it to a file, and go on with "
@@ -63,7 +74,7 @@ def run(settings: Settings) -> None:
             ) from error
 
 
-def train(settings: Settings) -> None:
+def train(settings: Settings, goes_on: bool = False) -> None:
     started = time.monotonic()
     say: Say = print if settings.training.process_index == 0 else _silence
     for note in settings.notes:
@@ -100,12 +111,12 @@ def train(settings: Settings) -> None:
     trainer.score_baseline()
     record = trainer.record = start_record(settings, trainer)
     say(describe_start(settings, trainer, record))
-    if not args.resume_from_checkpoint and args.process_index == 0:
-        clear_output(folder)
+    if not args.resume_from_checkpoint:
+        trainer.clear_output = partial(clear_output, folder)
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     require_numbers(model)
     trainer.save_whole(folder)
-    if args.world_size > 1:
+    if args.world_size > 1 and not goes_on:
         trainer.accelerator.end_training()  # what follows is rank 0's alone
     if args.process_index == 0:
         noted = len(record.notes)
@@ -114,6 +125,8 @@ def train(settings: Settings) -> None:
         if args.push_to_hub:
             target = Target(args.hub_model_id, args.hub_private_repo, revision=args.hub_revision)
             publish(folder, target, **settings.publish.publication(), say=say)
+    if goes_on:
+        trainer.accelerator.wait_for_everyone()  # the next stage reads what the first process has written
 
 
 def make_trainer(
@@ -128,7 +141,7 @@ def make_trainer(
         trainer = FocalCSETrainer(
             model=model,
             args=settings.training,
-            objective=prepare_objective(settings, loss, sentences),
+            objective=prepare_objective(settings, loss, sentences, model),
             train_dataset=sentences,
             dev=dev,
             max_seq_length=settings.data.max_seq_length,
@@ -141,7 +154,8 @@ def make_trainer(
         raise UserError(" ".join(str(error).split())) from error
     model.augmentations = build_augmentations(settings.views.augmentation, trainer.views)
     show_progress(trainer, Path(settings.training.output_dir))
-    asked, told = settings_asked(settings), told_otherwise()  # what is told otherwise is compared by what it led to
+    encoders = {name for name, found in own_options().items() if found.encoder}
+    asked, told = settings_asked(settings), told_otherwise() | encoders  # these are compared by what they led to
     trainer.asked = {name: asked[name] for name in settings.own() if name in asked and name not in told}
     return trainer
 
@@ -185,6 +199,7 @@ def start_record(settings: Settings, trainer: FocalCSETrainer) -> RunRecord:
         hardware=describe_hardware()
         | {"engine": engine_of(trainer.accelerator), "device": settings.training.device.type},
         step_memory=trainer.step_memory.to_dict(),
+        stages=stages_before(chosen.model_name_or_path),
         notes=[*settings.notes, *supervised],
         publication=inherited | {key: value for key, value in asked.items() if value},
     )
@@ -210,6 +225,7 @@ def settings_of_run(settings: Settings, args: Any) -> dict[str, Any]:
 def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunRecord) -> str:
     args = settings.training
     batch = args.train_batch_size * (args.world_size if settings.distributed.negatives == "global" else 1)
+    candidates = batch * max(trainer.views - 1, 1)  # positives, and hard negatives where rows have them
     noise = ", ".join(f"{k} {v:g}" for k, v in record.model["dropout"].items())
     reference = record.model["reference"]
     lines = [
@@ -219,7 +235,7 @@ def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunReco
         trainer.encoder.spec.describe(),
         *describe_lora(record),
         f"Noise between the two views: {noise}; augmentation: {' | '.join(record.model['augmentation'])}",
-        *describe_objective(trainer, batch),
+        *describe_objective(trainer, candidates),
         *(
             [f"Reference: {_joined(reference['name_or_path'])} (frozen, pooler {_joined(reference['pooler'])})"]
             if reference
@@ -227,7 +243,7 @@ def describe_start(settings: Settings, trainer: FocalCSETrainer, record: RunReco
         ),
         f"Engine: {record.hardware['engine']} on {args.device.type}; {trainer.describe_step()}",
         f"Batch: {args.train_batch_size} sentences x {args.world_size} process(es)"
-        + (f", {batch - 1} negatives per anchor" if trainer.loss is not None else "")
+        + (f", {candidates - 1} negatives per anchor" if trainer.loss is not None else "")
         + (
             f"; {args.gradient_accumulation_steps} accumulated batches add none"
             if args.gradient_accumulation_steps > 1

@@ -63,14 +63,15 @@ def is_windows_text(raw: bytes) -> bool:
     return all(c.isalpha() or c in TYPOGRAPHY for c in beyond) and len(beyond) * 3 <= max(len(text), 3)
 
 
-def transcoded(data: Any, encoding: str, block: int) -> Iterator[bytes]:
-    """Bytes in another encoding -> the same text in UTF-8, block by block.
+def transcoded(data: Any, encoding: str, block: int, errors: str = "strict") -> Iterator[bytes]:
+    """Bytes in another encoding -> the same text in UTF-8, block by block. errors: "replace" puts U+FFFD in the place
+    of bytes that are not of the encoding.
 
     Raises:
         UnicodeDecodeError: bytes are not of that encoding; its ``start`` counts from the beginning of a block, and
             its ``reason`` ends with the number of the line.
     """
-    decoder, lines = codecs.getincrementaldecoder(encoding)(), 1
+    decoder, lines = codecs.getincrementaldecoder(encoding)(errors), 1
     for start in range(0, len(data), block):
         raw = data[start : start + block]
         try:

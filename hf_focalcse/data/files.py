@@ -27,6 +27,9 @@ from .reading import AS_USUAL, BINARY, NO_HINTS, Hints, Reading
 BLOCK = 1 << 20  # bytes copied or looked at together
 
 
+REPLACEMENT = "\ufffd".encode()
+
+
 class NoText(UserError):
     """A file without a sentence. lines: how many it has."""
 
@@ -196,12 +199,14 @@ class Input:
         if encoding is not None and encoding.lower().replace("_", "-") not in ("utf-8", "utf8", "utf-8-sig"):
             self.note(f"{self.name} was read as {encoding}")
             try:
-                file = self._rewritten(transcoded(file.data, encoding, BLOCK))
+                file = self._rewritten(transcoded(file.data, encoding, BLOCK, self.errors))
             except UnicodeDecodeError as error:
                 raise UserError(
                     f"{self.name}, {error.reason}: byte 0x{error.object[error.start]:02x} is not {encoding}; give the "
-                    "encoding that the file has, or convert it to UTF-8"
+                    f"encoding that the file has, or convert it to UTF-8{self.hints.undecodable}"
                 ) from error
+            if self.errors == "replace":
+                self.undecodable += sum(REPLACEMENT in line for line in iter(file.data.readline, b""))
         if file.data.find(b"\n") < 0 and file.data[: len(file) - 1].find(b"\r") >= 0:
             self.note(f"the lines of {self.name} end in \\r alone, as on old Macs, and were split there")
             blocks = (file.data[at : at + BLOCK] for at in range(0, len(file), BLOCK))

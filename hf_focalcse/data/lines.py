@@ -15,11 +15,14 @@ from ..errors import UserError
 from .files import BLOCK, Input, MappedFile, NoText, temporary_file
 from .formats import arrow_rows, named, read_rows, require_columns
 from .guesses import LOOKED_AT, columns_of_plain, is_sentence, other_format, shown_delimiter
-from .reading import FORMATS, SENTENCE_HINTS, TEXTS, Reading
+from .places import ending
+from .reading import FORMATS, SENTENCE_HINTS, TEXTS, Hints, Reading
 from .rows import Rows, inside, texts_inside
 
 if TYPE_CHECKING:
     import pyarrow
+
+TOP = ", as the first line calls it (put a line of names above the others where there is none)"
 
 
 class Lines(NamedTuple):
@@ -39,8 +42,8 @@ class Source:
         column: of a table; None is its only column, whose name is then kept here.
     """
 
-    def __init__(self, name: str, reading: Reading, column: str | None):
-        self.input, self.column = Input(name, reading, SENTENCE_HINTS), column
+    def __init__(self, name: str, reading: Reading, column: str | None, hints: Hints = SENTENCE_HINTS):
+        self.input, self.column = Input(name, reading, hints), column
         self.path: list[str] = []  # names of objects within a cell, where the column is a dotted path
 
     def read_file(self, path: Path) -> tuple[MappedFile, Iterator[Lines]]:
@@ -68,21 +71,20 @@ class Source:
             return
         if not lines:
             return
-        name, begin = self.input.name, f"({lines[0][:60]!r})"
-        keep = "to train on whole lines all the same, give --delimiter none"
+        name, begin, hints = self.input.name, f"({lines[0][:60]!r})", self.input.hints
         if what := other_format(lines):
-            raise UserError(f"the lines of {name} are {what}; {keep}")
+            raise UserError(f"the lines of {name} are {what}{hints.keep}")
         sign = columns_of_plain(lines)
         if sign == "|||":
             raise UserError(
                 f"most lines of {name} hold several texts with ||| between them {begin}; put each of them on a line "
-                f"of its own; {keep}"
+                f"of its own{hints.keep}"
             )
         if sign is not None:
             sign = shown_delimiter(sign)
             raise UserError(
-                f"the lines of {name} seem to have columns, separated by a {sign} {begin}; give --delimiter {sign} "
-                f"and name the column of the sentences with --text_column, as the first line calls it; {keep}"
+                f"the lines of {name} seem to have columns, separated by a {sign} {begin}; keep the sentences "
+                f"alone{hints.delimiter.format(sign)}{TOP * bool(hints.delimiter)}{hints.keep}"
             )
 
     def read_arrow(
@@ -121,15 +123,13 @@ class Source:
     def _choose(self, columns: list[str], where: str) -> Sequence[str]:
         if self.column is None:
             if len(columns) != 1:
-                raise UserError(
-                    f"{where} has {len(columns)} columns; name one with --text_column for sentences, or two or "
-                    f"three with --columns for pairs and their hard negatives; {named(columns)}"
-                )
+                raise UserError(f"{where} has {len(columns)} columns; {self.input.hints.column}; {named(columns)}")
+            text = ending(self.input.name) in TEXTS
+            plain = "leave --delimiter out" if text else "call a file of plain sentences .txt"
             if is_sentence(columns[0]) and self.input.unit in ("line", "row"):
                 raise UserError(
                     f"{where} begins with {columns[0][:60]!r} where the name of the column should be; put a first "
-                    "line such as text above it, call a file of plain sentences .txt, or give --text_column with "
-                    "these words if they are the name"
+                    f"line such as text above it, or {plain}{self.input.hints.named}"
                 )
             self.column = columns[0]
         head, *path = self.column.split(".")
@@ -172,8 +172,8 @@ class Source:
             ) from error
         if not isinstance(text, str | None):
             texts = list(texts_inside(text, column))
-            remedy = f"name a text in it, as with --text_column {texts[0]}" if texts else "name a column of text with "
-            remedy += "" if texts else "--text_column"
+            nested = self.input.hints.nested
+            remedy = f"name a text in it{nested.format(texts[0])}" if texts and nested else self.input.hints.column
             remedy = "give each text a row of its own" if isinstance(text, list) else remedy
             raise UserError(
                 f"{self.input.at(number)}: {column!r} must be a string or null, not "

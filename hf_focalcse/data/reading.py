@@ -23,22 +23,33 @@ class Hints(NamedTuple):
     ragged: str = ""
     delimiter: str = ""  # the same for a delimiter
     quotes: str = ""  # how a file without quoting is read
+    column: str = "give a file with one column, or plain text"  # where there are several; the remedy itself
+    nested: str = ""  # the same for a text in a nested object, such as ", as with --text_column {}"
+    named: str = ""  # what takes a sentence for the name of a column
+    keep: str = ""  # what takes lines as they are
 
 
 NO_HINTS = Hints()
 
 
 OF_FLAGS = {
-    "undecodable": ", or put U+FFFD there with --encoding_errors replace",
     "encoding": ", or name its encoding with --encoding {}",
     "quotes": "; a file without quoting is read with --quotes none",
 }
-SENTENCE_HINTS = Hints(
-    ragged="; plain sentences go into a .txt file",
-    delimiter=", or give --delimiter {} and name the column of the sentences with --text_column",
-    **OF_FLAGS,
-)
+REPLACED = ", or put U+FFFD there with --encoding_errors replace"
+OF_SENTENCES = OF_FLAGS | {
+    "ragged": "; plain sentences go into a .txt file",
+    "delimiter": ", or give --delimiter {} and name the column of the sentences with --text_column",
+    "nested": ", as with --text_column {}",
+    "named": ", or give --text_column with these words if they are the name",
+    "keep": "; to take whole lines all the same, give --delimiter none",
+}
+COLUMN = "name one with --text_column"
+FILE_HINTS = Hints(column=COLUMN, **OF_SENTENCES)  # of a command that reads sentences and trains on none
+PAIRS_TOO = " for sentences, or two or three with --columns for pairs and their hard negatives"
+SENTENCE_HINTS = Hints(undecodable=REPLACED, column=COLUMN + PAIRS_TOO, **OF_SENTENCES)
 PAIR_HINTS = Hints(
+    undecodable=REPLACED,
     delimiter=", or give --delimiter {} and name the columns of the pairs with --columns",
     **OF_FLAGS,
 )

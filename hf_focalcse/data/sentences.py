@@ -21,7 +21,7 @@ from .hub import download, files_of_split, load_split
 from .lines import Source
 from .look import look
 from .places import ending
-from .reading import Reading
+from .reading import SENTENCE_HINTS, Hints, Reading
 from .several import MappedFiles, Text, read_files, read_source
 from .terminal import printable, shown
 
@@ -135,6 +135,7 @@ def read_sentences(
     tokenizer: PreTrainedTokenizerBase | None = None,
     max_seq_length: int = 32,
     seed: int = 0,
+    hints: Hints = SENTENCE_HINTS,
 ) -> Sentences:
     """The non-blank sentences of local files or of a Hub data set, in order.
 
@@ -145,7 +146,8 @@ def read_sentences(
     ``encoding_errors``: "strict" refuses a byte that is not UTF-8, "replace" puts U+FFFD in its place.
     ``max_samples``: keep a seeded random subset of at most so many,
     in file order; ``fraction``: keep such a subset of this share, at least one sentence. With a ``tokenizer`` the
-    report says which share of the sentences is longer than ``max_seq_length`` tokens.
+    report says which share of the sentences is longer than ``max_seq_length`` tokens. ``hints``: what the command that
+    reads them offers in its messages.
 
     Raises:
         UserError: an argument is not allowed, or the text cannot be read; with file and line.
@@ -177,7 +179,7 @@ def read_sentences(
         )
 
     if dataset_name is None:
-        text = read_files(listed(train_file), reading, text_column)
+        text = read_files(listed(train_file), reading, text_column, hints)
     elif dataset_file is not None:
         source = Source(f"{dataset_name}/{dataset_file}", reading, text_column)
         reading.require_used({ending(dataset_file)}, source.input.name)

@@ -6,15 +6,18 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import UserError
+from .askubuntu import COLUMNS, texts_of, training_texts
+from .askubuntu import TEXTS as TITLES
 from .files import MappedFile, NoText, temporary_file
 from .lines import Source, scan
 from .places import ending, find_files
-from .reading import TEXTS, Reading
+from .reading import SENTENCE_HINTS, TEXTS, Hints, Reading
 
 LARGE = 1 << 24  # bytes from which a text file is mapped where it lies; the lines of smaller ones are copied together
 NAMED = 3  # names that a message about several shows
@@ -83,7 +86,9 @@ def read_source(source: Source, file: MappedFile, blocks: Any) -> Text:
     return found
 
 
-def read_files(names: Sequence[str | Path], reading: Reading, column: str | None) -> Text:
+def read_files(
+    names: Sequence[str | Path], reading: Reading, column: str | None, hints: Hints = SENTENCE_HINTS
+) -> Text:
     """The text of the files that ``names`` stand for, see `find_files`.
 
     A single file is mapped where it lies. Of several, large text files are too, since copying them would take long,
@@ -96,11 +101,13 @@ def read_files(names: Sequence[str | Path], reading: Reading, column: str | None
         UserError: a name stands for no file, a file cannot be read or has no known ending, the tables hold their text
             in columns of different names, or there is no text.
     """
+    if len(names) == 1 and texts_of(names[0]) is not None:
+        return read_askubuntu(Path(names[0]), reading, column)
     files, left_out = find_files(names)
     reading.require_used({ending(file) for file in files}, ", ".join(map(str, names[:NAMED])))
     name = ", ".join(map(str, names[:NAMED])) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
     if len(files) == 1:
-        source = Source(files[0], reading, column)
+        source = Source(files[0], reading, column, hints)
         return replace(read_source(source, *source.read_file(Path(files[0]))), left_out=left_out)
     if all(ending(file) in TEXTS for file in files) and column is not None and reading.plain:
         raise UserError(f"{name} is plain text and has no column {column!r}; leave --text_column out")
@@ -112,7 +119,7 @@ def read_files(names: Sequence[str | Path], reading: Reading, column: str | None
     with temporary_file() as pool:
         for file in files:
             plain = ending(file) in TEXTS and reading.plain
-            source = Source(file, reading, None if plain else asked)
+            source = Source(file, reading, None if plain else asked, hints)
             try:
                 text = read_source(source, *source.read_file(Path(file)))
             except NoText as nothing:
@@ -153,6 +160,22 @@ def read_files(names: Sequence[str | Path], reading: Reading, column: str | None
         left_out=left_out,
         notes=notes,
     )
+
+
+def read_askubuntu(folder: Path, reading: Reading, column: str | None) -> Text:
+    """The questions of AskUbuntu's folder outside its dev and test sets, see `training_texts`."""
+    texts, note = training_texts(folder, column)
+    if not texts:
+        raise UserError(f"{folder} holds no question outside its dev and test sets; give the whole {TITLES}")
+    with TemporaryDirectory() as place:
+        lines = Path(place) / "titles.txt"
+        lines.write_text("\n".join(texts), encoding="utf-8")
+        source = Source(str(lines), reading, None)
+        read = read_source(source, *source.read_file(lines))
+        with temporary_file() as pool:
+            starts, ends = _copy(read, pool)
+    file = MappedFile(pool.name, temporary=True)
+    return Text(str(folder), file, starts, ends, read.hashes, column or COLUMNS[0], read.undecodable, notes=[note])
 
 
 def _copy(text: Text, pool: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -32,9 +32,12 @@ class View:
 
     Args:
         columns: the columns of the row that the view reads; the texts of several are joined by a space.
+        template: a `Template` in which the text stands; None: that of the encoder, if it has one.
     """
 
     columns: tuple[str, ...] = ("text",)
+    template: Any = field(default=None, kw_only=True)
+    denoised: ClassVar[bool] = False  # whether a batch says how many tokens of a view are those of the text
 
     def plain(self, rows: Sequence[Row]) -> list[str]:
         """B rows -> the text of each, before the view changes it.
@@ -47,6 +50,10 @@ class View:
         """B rows -> B texts."""
         return self.plain(rows)
 
+    def text_tokens(self, tokenizer: PreTrainedTokenizerBase, ids: Sequence[Sequence[int]]) -> Tensor:
+        """Ids of B views -> how many of them are of the text (B,), of views that are ``denoised``."""
+        raise NotImplementedError
+
     def longest(self, max_seq_length: int) -> int:
         """Tokens that the view makes at most where ``max_seq_length`` are kept of a text."""
         return max_seq_length
@@ -58,7 +65,8 @@ class View:
 
         What looks like a special token in a text ("[MASK]") is split like any other text.
         """
-        return token_ids(tokenizer, texts, max_seq_length, split_special_tokens=True)
+        reading = {"split_special_tokens": True} if self.template is None else self.template.reading
+        return token_ids(tokenizer, texts, max_seq_length, **reading)
 
 
 @dataclass(frozen=True)
@@ -167,7 +175,8 @@ class Views:
     ``view_ids`` (B, V), the same of each view, where the views read different columns.
 
     Views are padded on the right to the longest of all. Rows whose first view has the same tokens before it is changed
-    have equal ``text_ids`` (the first 64 bits of BLAKE2b), since the encoder cannot tell them apart.
+    have equal ``text_ids`` (the first 64 bits of BLAKE2b), since the encoder cannot tell them apart. Views that are
+    denoised also give ``text_tokens`` (B, V), see `Prompted`.
 
     Each batch has a random generator of its own, whose seed is made from ``seed`` and the texts of the batch in
     order. A view therefore draws the same in a worker process and in a resumed run, and something else in the next
@@ -195,11 +204,10 @@ class Views:
         self.kinds = (View(),) if isinstance(views, int) else tuple(views)
         self.tokenizer, self.max_seq_length, self.seed = tokenizer, max_seq_length, seed
         self.prompt = ""
-        self.template: Any = None
 
     def prompted(self, prompt: str, template: Any = None) -> Views:
-        """These views with a prompt before the text of each, or with each in a `Template`; neither counts when texts
-        are compared, and the template not as a part of a text's length.
+        """These views with a prompt before the text of each, or with each in a `Template` that has none of its own;
+        neither counts when texts are compared, and the template not as a part of a text's length.
 
         Raises:
             UserError: it holds a special token, which views split like any other text.
@@ -211,7 +219,8 @@ class Views:
                     f"the {'prompt' if template is None else 'template'} {said!r} holds the special token {token!r}, "
                     "which training reads like any other text; leave it out"
                 )
-        self.prompt, self.template = prompt, template
+        self.prompt = prompt
+        self.kinds = tuple(kind if kind.template else replace(kind, template=template) for kind in self.kinds)
         return self
 
     @property
@@ -242,10 +251,10 @@ class Views:
         found = []
         for kind in self.kinds:
             texts, limit = kind.texts(rows, draws), self.max_seq_length
-            if self.template is None:
+            if kind.template is None:
                 texts = [self.prompt + text for text in texts]
             else:
-                texts, limit = self.template.fill(self.tokenizer, texts, limit, split_special_tokens=True), UNCUT
+                texts, limit = kind.template.fill(self.tokenizer, texts, limit, split_special_tokens=True), UNCUT
             found.append(kind.ids(self.tokenizer, texts, limit, draws))
         padded = pad([ids for view in found for ids in view], self.tokenizer.pad_token_id)  # (V * B, L)
         ids, mask = (part.unflatten(0, (len(found), len(rows))).transpose(0, 1) for part in padded)  # (B, V, L)
@@ -256,6 +265,10 @@ class Views:
             "attention_mask": mask.repeat(1, copies, 1),
             "text_ids": self._ids_of(self.first, plain, found[0]),
         }
+        if self.first.denoised:
+            batch["text_tokens"] = torch.stack(
+                [kind.text_tokens(self.tokenizer, ids) for kind, ids in zip(self.kinds, found, strict=True)], 1
+            )
         if self.of_different_texts:
             each = zip(self.kinds, found, strict=True)
             batch["view_ids"] = torch.stack([self._ids_of(kind, kind.plain(rows), ids) for kind, ids in each], 1)
@@ -339,18 +352,7 @@ def cut_texts(
     Raises:
         UserError: the tokenizer cannot say where a token ends in its text.
     """
-    if not tokenizer.is_fast:
-        raise UserError(
-            f"the tokenizer {type(tokenizer).__name__} does not say where a token ends in its text, by which a text "
-            "within a template is cut; save its tokenizer.json beside the encoder"
-        )
-    spans = tokenizer(
-        list(texts),
-        add_special_tokens=False,
-        return_offsets_mapping=True,
-        split_special_tokens=split_special_tokens,
-        truncation=False,
-    )["offset_mapping"]
+    _, spans = spans_of(tokenizer, texts, split_special_tokens=split_special_tokens, add_special_tokens=False)
     found = []
     for text, of in zip(texts, spans, strict=True):
         last = min(tokens, len(of))
@@ -358,6 +360,23 @@ def cut_texts(
             last -= 1
         found.append(text if last == len(of) else text[: of[last - 1][1]] if last else "")
     return found
+
+
+def spans_of(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], **reading: Any
+) -> tuple[list[list[int]], list[list[tuple[int, int]]]]:
+    """B texts -> the ids of each, uncut, and the places in the text where each token begins and ends.
+
+    Raises:
+        UserError: the tokenizer cannot say where a token ends in its text.
+    """
+    if not tokenizer.is_fast:
+        raise UserError(
+            f"the tokenizer {type(tokenizer).__name__} does not say where a token ends in its text, by which a text "
+            "within a template is cut; save its tokenizer.json beside the encoder"
+        )
+    found = tokenizer(list(texts), return_offsets_mapping=True, truncation=False, **reading)
+    return found["input_ids"], found["offset_mapping"]
 
 
 def ids_by_file(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
@@ -372,7 +391,7 @@ def tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_lengt
 
 def pad(rows: Sequence[list[int]], filler: int) -> tuple[Tensor, Tensor]:
     """Ids of B sentences -> ids filled up on the right and mask, (B, L) int64."""
-    longest = max(map(len, rows))
+    longest = max(1, *map(len, rows))  # an empty text may have no token at all
     ids = torch.tensor([row + [filler] * (longest - len(row)) for row in rows], dtype=torch.int64)
     mask = torch.arange(longest) < torch.tensor([len(row) for row in rows]).unsqueeze(1)
     return ids, mask.long()

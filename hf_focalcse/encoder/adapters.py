@@ -13,16 +13,37 @@ from ..errors import UserError
 from ..runs.folder import ADAPTER_FILE
 from .fields import Fields
 from .parts import read_weights
-from .source import Source
+from .source import WEIGHTS, Source
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", ADAPTER_FILE
 ADAPTER_FOLDER = "adapter"  # in the output folder of a training by LoRA, beside the merged encoder
 RECORD_FILE = "focal_cl.json"  # of an adapter trained here: what config.json of a whole encoder says under that key
-UNMERGED: dict[str, tuple[Any, ...]] = {  # settings of peft under which there is more than a change of weights
-    "fan_in_fan_out": (False, None),
-    "lora_bias": (False, None),
-    "bias": ("none", None),
-    "modules_to_save": (None, []),
+READ = {
+    *("base_model_name_or_path", "revision", "peft_type"),
+    *("r", "lora_alpha", "use_rslora", "alpha_pattern", "use_dora"),
+}
+WITHOUT_EFFECT = {  # how it was trained, or what its weights tell: which layers it changes, and their ranks
+    *("task_type", "auto_mapping", "peft_version", "inference_mode", "lora_dropout", "init_lora_weights"),
+    *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "rank_pattern"),
+    *("megatron_core", "qalora_group_size", "runtime_config", "eva_config", "loftq_config", "ensure_weight_tying"),
+}
+PLAIN: tuple[Any, ...] = (
+    None,
+    False,
+    "none",
+    [],
+    {},
+)  # what any other setting of peft must be: some change more than weights
+BEGINNINGS = (True, False, None, "gaussian", "eva", "orthogonal")  # other ways to begin change the base's weights
+NEVER_MERGED = {"alora_invocation_tokens", "layer_replication"}  # nor by peft
+PROMPTS = re.compile("PROMPT|PREFIX|P_TUNING|CPT")  # kinds of adapters that add tokens
+CLASSES = {  # task of an adapter -> the end of the class of peft that loads it with its base
+    "FEATURE_EXTRACTION": "ForFeatureExtraction",
+    "CAUSAL_LM": "ForCausalLM",
+    "SEQ_2_SEQ_LM": "ForSeq2SeqLM",
+    "SEQ_CLS": "ForSequenceClassification",
+    "TOKEN_CLS": "ForTokenClassification",
+    "QUESTION_ANS": "ForQuestionAnswering",
 }
 MAGNITUDE = re.compile(r"\.lora_magnitude_vector(\.weight)?$")
 
@@ -54,29 +75,35 @@ class Adapter:
 
 
 def read_adapter(source: Source) -> Adapter | None:
-    """The adapter of a folder or repository without a config.json; None where there is none.
+    """The adapter of a folder or repository; None where there is none.
 
     Raises:
-        UserError: it is of a kind that cannot be merged here, or names no base.
+        UserError: it is of a kind that cannot be merged here, names no base, or has weights of a whole encoder beside
+            it.
     """
-    if source.find("config.json") is not None or source.find(CONFIG_FILE) is None:
+    if source.find(CONFIG_FILE) is None:
         return None
     name, config = source.name_or_path, source.read_mapping(CONFIG_FILE)
+    whole = next((file for file in WEIGHTS if source.find(file) is not None), None)
+    if whole is not None:
+        raise UserError(
+            f"{name!r} holds a whole encoder ({whole}) and an adapter ({CONFIG_FILE}), which transformers adds to it "
+            "only where peft is installed; move the files of the adapter into a folder of their own, and give one of "
+            "the two"
+        )
     base = config.get("base_model_name_or_path")
     if not base:
         raise UserError(f"{name!r} is an adapter, but its {CONFIG_FILE} does not name its base; add it there")
-    remedy = (
-        f"merge it with peft (AutoPeftModel.from_pretrained({name!r}).merge_and_unload().save_pretrained(FOLDER)) and "
-        "give that folder"
-    )
     kind = config.get("peft_type")
     if kind != "LORA":
+        remedy = remedy_of(name, config, not PROMPTS.search(str(kind)))
         raise UserError(f"{name!r} is a {kind} adapter of {base!r}; only LoRA can be merged here: {remedy}")
-    for key, plain in UNMERGED.items():
-        if key in config and config[key] not in plain:
-            raise UserError(
-                f"{name!r} is an adapter of {base!r} with {key} {config[key]!r}, not merged here: {remedy}"
-            )
+    further = {key: value for key, value in config.items() if key not in READ | WITHOUT_EFFECT and value not in PLAIN}
+    if config.get("init_lora_weights") not in BEGINNINGS:
+        further["init_lora_weights"] = config["init_lora_weights"]
+    for key, value in further.items():
+        remedy = remedy_of(name, config, not further.keys() & NEVER_MERGED)
+        raise UserError(f"{name!r} is an adapter of {base!r} with {key} {value!r}, not merged here: {remedy}")
     fields = Fields(config, CONFIG_FILE, name)
     return Adapter(
         str(base),
@@ -84,8 +111,37 @@ def read_adapter(source: Source) -> Adapter | None:
         rank=fields.take("r", int, least=1),
         alpha=fields.take("lora_alpha", float),
         by_root=fields.take("use_rslora", bool, False),
-        alphas=dict(fields.take("alpha_pattern", dict, {})),
+        alphas=read_alphas(fields.take("alpha_pattern", dict, {}), name),
         dora=fields.take("use_dora", bool, False),
+    )
+
+
+def read_alphas(found: dict[str, Any], name: str) -> dict[str, float]:
+    """The alphas of single layers.
+
+    Raises:
+        UserError: one is no number, or its pattern no regular expression.
+    """
+    for pattern, alpha in found.items():
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise UserError(
+                f"{CONFIG_FILE} of {name!r} has the alpha_pattern {pattern!r}, no regular expression ({error})"
+            ) from error
+        if isinstance(alpha, bool) or not isinstance(alpha, int | float):
+            raise UserError(f"{CONFIG_FILE} of {name!r} has the alpha {alpha!r} for {pattern!r}; it must be a number")
+    return dict(found)
+
+
+def remedy_of(name: str, config: dict[str, Any], mergeable: bool) -> str:
+    """What to do with an adapter that is not merged here; mergeable: whether peft does it."""
+    if not mergeable:
+        return "it is no change of weights that peft could merge either, so start from its base or another encoder"
+    loader = f"AutoPeftModel{CLASSES.get(str(config.get('task_type')), '')}.from_pretrained({name!r})"
+    return (
+        f"merge it with peft ({loader}.merge_and_unload().save_pretrained(FOLDER)), copy the tokenizer and the "
+        "further files of its base into that folder and give it"
     )
 
 

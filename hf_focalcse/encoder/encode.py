@@ -23,6 +23,7 @@ from ..errors import UserError, suggest
 from . import mteb
 from .batches import batches_by_length
 from .devices import choose_device
+from .lengths import positions_of, take_limit
 from .poolers import JOINED
 from .prompts import choose_prompt, prompt_tokens
 from .recorded import PLAIN
@@ -37,7 +38,6 @@ else:
     _Base = object
 
 NO_PROMPTS = {"query": "", "document": ""}  # of every model of sentence-transformers
-TRAINED_LENGTH = 512  # tokens, of encoders that read any number: T5
 INPUTS = ("sentences", "texts")  # what the first argument is called in older versions of that library, and in 0.1 here
 KNOWN = ("inputs prompt_name prompt batch_size show_progress_bar output_value precision convert_to_numpy "
          "convert_to_tensor device normalize_embeddings truncate_dim max_length bf16").split()  # fmt: skip
@@ -73,6 +73,7 @@ class EncodingMixin(_Base):
     _similarity = "cosine"
     _prompt: str | None = None  # the one that `encode` is using
     _tokenizer: PreTrainedTokenizerBase | None = None
+    _limit: int | None = None  # tokens of a text by the files of sentence-transformers that it was loaded from
 
     # ---- tokens
 
@@ -80,7 +81,9 @@ class EncodingMixin(_Base):
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer saved beside the weights, unless another was set."""
         if self._tokenizer is None:
-            self._tokenizer = load_tokenizer(Source(self.config.name_or_path or ""))
+            lower = self.config.focal_cl.get("lower_case", False)
+            self._tokenizer = load_tokenizer(Source(self.config.name_or_path or ""), lower_case=lower)
+            take_limit(self, self._tokenizer, self._limit)
         return self._tokenizer
 
     @tokenizer.setter
@@ -94,7 +97,8 @@ class EncodingMixin(_Base):
 
     def reach(self) -> int:
         """The number of tokens that the encoder reads at all."""
-        return int(min(self.positions, self.tokenizer.model_max_length))
+        limit = self.tokenizer.model_max_length  # first, since reading the tokenizer says how far positions go
+        return int(min(limit, self.positions))
 
     @property
     def first_position(self) -> int:
@@ -103,9 +107,8 @@ class EncodingMixin(_Base):
 
     @property
     def positions(self) -> int:
-        """The number of tokens that the encoder has positions for."""
-        known = getattr(self.config, "max_position_embeddings", None)  # T5 has none
-        return TRAINED_LENGTH if known is None else int(known - self.first_position)
+        """The number of tokens that the encoder can read, see `positions_of`."""
+        return positions_of(self)
 
     @property
     def max_seq_length(self) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+PROMPTBERT, PROMPTROBERTA = ("promptbert", "promptbert-2"), ("promptroberta", "promptroberta-2")
 BERT_RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 
@@ -30,6 +31,8 @@ class Family:
             sentences can be packed without padding.
         after_padding: whether positions count from the one behind the padding index, and not from 0.
         pooler: how a checkpoint pools that says nothing about it.
+        templates: which of the named templates PromptBERT's two views have, see `NAMED`: by how its tokenizers read
+            quotation marks.
         base: the name in its PreTrainedModel, where that is another. encoder: the end of its class's name.
         auto: the class of transformers that reads a plain encoder of it.
         arguments: what its forward pass is given besides ids and mask.
@@ -46,6 +49,7 @@ class Family:
     packable: bool = False
     after_padding: bool = False
     pooler: str = "cls"
+    templates: tuple[str, str] = PROMPTBERT
     base: str = ""
     encoder: str = "Model"
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -56,6 +60,10 @@ class Family:
     def class_name(self) -> str:
         """The class of this package that trains such an encoder."""
         return f"{self.name}ForFocalCL"
+
+    def template(self, name: str) -> str:
+        """``promptbert`` and ``promptbert-2`` -> what this family has in their place; any other template as it is."""
+        return self.templates[PROMPTBERT.index(name)] if name in PROMPTBERT else name
 
 
 # Where sentence-transformers has kept lengths and lower-casing.
@@ -73,8 +81,14 @@ DECODER: dict[str, Any] = {  # of the kind of Llama: attention has the only drop
 FAMILIES = (
     Family("Albert", projection="pooler", embeddings=("encoder.embedding_hidden_mapping_in",), packable=True),
     Family("Bert", projection="pooler.dense", after_attention="attention.output", packable=True),
-    Family("Camembert", projection="pooler.dense", after_attention="attention.output", after_padding=True),
-    Family("DebertaV2"),
+    Family(
+        "Camembert",
+        projection="pooler.dense",
+        after_attention="attention.output",
+        after_padding=True,
+        templates=PROMPTROBERTA,
+    ),
+    Family("DebertaV2", templates=PROMPTROBERTA),
     Family("DistilBert", ("dropout", "attention_dropout"), packable=True),
     Family(
         "Electra",
@@ -88,10 +102,18 @@ FAMILIES = (
         embeddings=("embed_tokens",),
         layers="layers",
         pooler="mean",
+        templates=PROMPTROBERTA,
         since="5.3",
     ),
     Family("Gemma3Text", **(DECODER | {"pooler": "mean", "base": "Gemma3", "since": "4.50"})),
-    Family("ModernBert", ("attention_dropout", "embedding_dropout", "mlp_dropout"), since="4.48"),
+    Family("Llama", **DECODER),
+    Family("Mistral", **DECODER),
+    Family(
+        "ModernBert",
+        ("attention_dropout", "embedding_dropout", "mlp_dropout"),
+        templates=PROMPTROBERTA,
+        since="4.48",
+    ),
     Family("MPNet", projection="pooler.dense", after_padding=True),
     Family("NomicBert", pooler="mean", since="5.5"),
     Family(
@@ -102,7 +124,12 @@ FAMILIES = (
     Family("Qwen2", **DECODER),
     Family("Qwen3", **DECODER, since="4.51"),
     Family(
-        "Roberta", projection="pooler.dense", after_attention="attention.output", packable=True, after_padding=True
+        "Roberta",
+        projection="pooler.dense",
+        after_attention="attention.output",
+        packable=True,
+        after_padding=True,
+        templates=PROMPTROBERTA,
     ),
     Family(
         "T5",
@@ -114,6 +141,11 @@ FAMILIES = (
         pooler="mean",
     ),
     Family(
-        "XLMRoberta", projection="pooler.dense", after_attention="attention.output", packable=True, after_padding=True
+        "XLMRoberta",
+        projection="pooler.dense",
+        after_attention="attention.output",
+        packable=True,
+        after_padding=True,
+        templates=PROMPTROBERTA,
     ),
 )

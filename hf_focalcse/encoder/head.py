@@ -27,6 +27,7 @@ from ..errors import UserError
 from .augment import Augmentation, Drawn, Dropout, draw_views
 from .batches import padded_right
 from .chunks import checkpointed
+from .denoising import Denoising
 from .dropout import use_fast_dropout
 from .encode import CardData, EncodingMixin
 from .families import Family
@@ -72,6 +73,7 @@ class FocalCLMixin(SavingMixin, EncodingMixin):
         self.packing = True  # whether sentences are packed where that is possible, see `packs`
         self.recomputing = False  # whether backward is going to run layers again
         self.compiling = False  # whether torch.compile has the encoder, whose shapes and modules then stay as they are
+        self.denoising: Denoising | None = None  # what is taken out of views in templates, see `embed_views`
         self.augmentations: tuple[Augmentation, ...] = ()  # one a view; none: the encoder's dropout alone
         self.objective: nn.Module | None = None  # see `carry`
         self.model_card_data = CardData()
@@ -153,6 +155,7 @@ class FocalCLMixin(SavingMixin, EncodingMixin):
         attention_mask: Tensor | None = None,
         batch: Any = None,
         token_type_ids: Tensor | None = None,
+        text_tokens: Tensor | None = None,
     ) -> Any:
         """`embed_views` of what a tokenizer gives; or the loss of a whole ``batch`` by the objective that `carry` was
         given.
@@ -161,7 +164,7 @@ class FocalCLMixin(SavingMixin, EncodingMixin):
         """
         if batch is not None:
             return self.objective(self.embed_views, batch)  # type: ignore[misc]
-        return self.embed_views(input_ids, attention_mask, token_type_ids)
+        return self.embed_views(input_ids, attention_mask, token_type_ids, text_tokens)
 
     def carry(self, objective: nn.Module | None) -> None:
         """Train the parameters of an objective with the encoder's, without publishing them; None: of no objective.
@@ -174,11 +177,17 @@ class FocalCLMixin(SavingMixin, EncodingMixin):
 
     @torch.compiler.disable(recursive=False)
     def embed_views(
-        self, input_ids: Tensor | None, attention_mask: Tensor | None, token_type_ids: Tensor | None = None
+        self,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None = None,
+        text_tokens: Tensor | None = None,
     ) -> Tensor:
         """Ids and mask (B, V, L) -> embeddings (B, V, D); or (B, L) -> (B, D), padded on either side.
 
         token_type_ids: as the ids; an encoder that has no token types passes over them, as it does in transformers.
+        text_tokens: (B, V), of views that are denoised: what ``denoising`` says of them is subtracted before the
+        projection. It is computed once, outside of any chunk.
 
         Rows are grouped by length; every group is trimmed to its own longest row, or packed without padding. With
         ``chunk_size`` a group has that many rows and is checkpointed in training: only one group's activations are
@@ -192,6 +201,11 @@ class FocalCLMixin(SavingMixin, EncodingMixin):
         drawn = NOTHING_DRAWN
         if self.training and self.augmentations:
             drawn = draw_views(self.augmentations, mask.reshape(*leading, length), self.config.hidden_size)
+        if pooler_of(self.pooler_name).marked:
+            self.require_marked(ids)
+        empty = None
+        if text_tokens is not None and self.denoising is not None:
+            empty = self.denoising.states(self, text_tokens).flatten(0, 1)  # (B*V, D)
         lengths = mask.sum(1)
         order = torch.argsort(lengths, descending=True, stable=True)
         pieces = []
@@ -200,6 +214,7 @@ class FocalCLMixin(SavingMixin, EncodingMixin):
             chunk = (
                 *(ids[rows, :longest], mask[rows, :longest], drawn.of(rows, longest)),
                 None if types is None else types[rows, :longest],
+                None if empty is None else empty[rows],
             )
             if self.chunk_size and torch.is_grad_enabled():
                 pieces.append(checkpointed(self.embed, *chunk))
@@ -253,9 +268,16 @@ class FocalCLMixin(SavingMixin, EncodingMixin):
         return f"sentences {how}, attention {kernel}{last}" + ("; compiled" if self.compiling else "")
 
     @torch.compiler.disable(recursive=False)
-    def embed(self, ids: Tensor, mask: Tensor, drawn: Drawn = NOTHING_DRAWN, types: Tensor | None = None) -> Tensor:
+    def embed(
+        self,
+        ids: Tensor,
+        mask: Tensor,
+        drawn: Drawn = NOTHING_DRAWN,
+        types: Tensor | None = None,
+        empty: Tensor | None = None,
+    ) -> Tensor:
         """One group of rows, ids and mask (B, L) -> vectors (B, D); drawn: what augmentations do to the rows; types:
-        token types (B, L)."""
+        token types (B, L); empty: (B, D), subtracted from what is pooled."""
         row = pooler_of(self.pooler_name)
         read = ids if drawn.order is None else ids.gather(1, drawn.order)
         types = types if types is None or drawn.order is None else types.gather(1, drawn.order)
@@ -282,10 +304,30 @@ class FocalCLMixin(SavingMixin, EncodingMixin):
         if drawn.order is not None:  # every token back at its own place, [CLS] first
             back = drawn.order.argsort(1).unsqueeze(-1)
             layers = tuple(layer.gather(1, back.expand_as(layer)) for layer in layers)
-        return self.after_pooling(row.pool(layers, self.pooled_from(mask), ids))
+        pooled = self.pool(layers, mask, ids)
+        return self.after_pooling(pooled if empty is None else pooled - empty)
 
-    def pooled_from(self, mask: Tensor) -> Tensor:
-        """Mask (B, L) -> the same without the tokens of a prompt that is not pooled."""
+    def pool(self, layers: tuple[Tensor, ...], mask: Tensor, ids: Tensor) -> Tensor:
+        """Hidden states (B, L, D), mask and ids (B, L) -> vectors (B, D), before any projection."""
+        return pooler_of(self.pooler_name).pool(layers, self.pooled_from(mask, ids), ids)
+
+    def require_marked(self, ids: Tensor) -> None:
+        """
+        Raises:
+            UserError: a row of ids (B, L) has no mask token to pool.
+        """
+        if not bool((ids == self.tokenizer.mask_token_id).any(1).all()):
+            raise UserError(
+                f"pooler {self.pooler_name!r} takes the vector of the mask token, and a text has none; embed with "
+                "encode, or put texts into the encoder's template before they are tokenised"
+            )
+
+    def pooled_from(self, mask: Tensor, ids: Tensor) -> Tensor:
+        """Mask and ids (B, L) -> the mask without the tokens of a prompt that is not pooled; or of the last mask token
+        alone, where that is pooled."""
+        if pooler_of(self.pooler_name).marked:
+            found = (ids == self.tokenizer.mask_token_id).int()
+            return found * (found.flip(1).cumsum(1).flip(1) == 1)
         return (
             mask.index_fill(1, torch.arange(min(n, mask.shape[1])).to(mask.device), 0)
             if (n := self.unpooled)

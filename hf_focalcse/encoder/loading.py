@@ -14,7 +14,9 @@ from ..errors import UserError, first_line
 from .adapters import CONFIG_FILE, RECORD_FILE, merge_adapter, read_adapter
 from .auto import MODELS
 from .direction import check_direction
+from .lengths import NO_LIMIT, has_position_table, take_limit
 from .lora import read_projection
+from .marked import check_marked
 from .packaged import resolve_model
 from .parts import fill
 from .poolers import POOLERS
@@ -83,7 +85,8 @@ def load_model(
     chosen = choose_prompt(files.prompts, files.default_prompt_name, prompt, prompt_name)
     files.prompts, files.default_prompt_name = add_prompt(files.prompts, chosen)
     if prompt_template is not None:
-        files.template = Template.of(prompt_template).name if prompt_template else None
+        named = MODELS[type(config)].family.template(prompt_template)
+        files.template = Template.of(named).name if prompt_template else None
     if chosen and files.template:
         raise UserError(
             f"the prompt {chosen!r} and the template {files.template!r} would both stand before a text; give "
@@ -100,10 +103,13 @@ def load_model(
             model.side_parts.add("mlp")
     model.tokenizer = load_tokenizer(source, path, files.lower_case, getattr(config, "pad_token_id", None))
     check_tokenizer(model, name)
-    if files.limit is not None:
-        model.tokenizer.model_max_length = files.limit
+    check_marked(model)
+    if files.padding_side is not None:
+        model.tokenizer.padded_left = files.padding_side == "left"
+    take_limit(model, model.tokenizer, files.limit)
     if not model.encoder_has_pooler:
         projection_missing = "mlp" not in model.side_parts
+    check_limit(model, name)
     load_tail(model, source, files.folders if record is None else None)
     model.projection_is_random, model.published = projection_missing, recorded
     found = source.find(f"{path}/{TOKENIZER_FILE}" if path else TOKENIZER_FILE)
@@ -133,6 +139,13 @@ def describe(model: Any, spec: EncoderSpec) -> EncoderSpec:
             "its tokenizer pads on the left, which shifts this encoder's positions by the padding of a batch; here, "
             "and in exports, texts are padded on the right"
         )
+    if getattr(model.config, "max_position_embeddings", None) is None and (
+        model.tokenizer.model_max_length >= NO_LIMIT
+    ):
+        spec.notes.append(
+            f"nothing says how long a text may be, so it is cut at {spec.limit} tokens; max_seq_length in its "
+            "sentence_bert_config.json says more"
+        )
     if getattr(model.config, "auto_map", None):
         spec.notes.append(
             f"its own code (auto_map) is not run: {type(model.encoder).__name__} of transformers reads it"
@@ -146,8 +159,7 @@ def describe(model: Any, spec: EncoderSpec) -> EncoderSpec:
 
 def shifts_when_padded(model: Any) -> bool:
     """Whether padding before a text changes its positions."""
-    table = hasattr(getattr(model.encoder, "embeddings", None), "position_embeddings")
-    return table and not model.family.after_padding
+    return has_position_table(model) and not model.family.after_padding
 
 
 def find_source(name_or_path: str, revision: str | None) -> tuple[Source, Any]:
@@ -255,6 +267,12 @@ def check_config(config: PretrainedConfig, name: str, embeds: bool) -> None:
     if type(config) not in MODELS:
         families = ", ".join(sorted(c.model_type for c in MODELS))
         raise UserError(f"model {name!r} is of type {config.model_type!r}; supported are: {families}")
+    if quantised := getattr(config, "quantization_config", None):
+        kind = quantised.get("quant_method") if isinstance(quantised, dict) else type(quantised).__name__
+        raise UserError(
+            f"{name!r} holds weights of few bits (quantization_config in its config.json: {kind}), which only their "
+            "own library computes with; start from the encoder that they were made from"
+        )
     scores = hasattr(config, "sentence_transformers") or (heads_of(config) and config.num_labels == 1)
     if scores and not embeds:
         raise UserError(
@@ -337,6 +355,21 @@ def require_exact(model: Any, lines: Sequence[str]) -> None:
     file = model.spec.tokenizer_file
     if file is not None and Path(file).is_file():
         require_file(model.tokenizer, Path(file), model.spec.name_or_path, lines)
+
+
+def check_limit(model: Any, name_or_path: str) -> None:
+    """Refuse a length that leaves nothing of a text.
+
+    Raises:
+        UserError: with the number of special tokens.
+    """
+    limit, special = model.reach(), model.tokenizer.num_special_tokens_to_add()
+    if limit <= special:
+        raise UserError(
+            f"{name_or_path!r} reads {limit} tokens of a text (max_seq_length in its sentence_bert_config.json, or "
+            f"model_max_length of its tokenizer), of which {special} are special ones, so that nothing of the text is "
+            "left; correct it"
+        )
 
 
 def check_tokenizer(model: Any, name_or_path: str) -> None:

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..errors import UserError, first_line
+from .source import refuse_pointer
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
@@ -22,6 +23,8 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     try:
         found: dict[str, Tensor] = load_file(path)
     except (OSError, ValueError, SafetensorError) as error:
+        if Path(path).is_file() and (pointer := refuse_pointer(Path(path))):
+            raise pointer from error
         raise UserError(f"{path} is damaged ({first_line(error)}); copy it again from its source") from error
     return found
 

@@ -33,7 +33,9 @@ def first_token(layers: Layers, mask: Tensor, ids: Tensor) -> Tensor:
 
 
 def last_token(layers: Layers, mask: Tensor, ids: Tensor) -> Tensor:
-    return token_at(layers[-1], mask.shape[1] - 1 - mask.int().flip(1).argmax(1))
+    place = mask.shape[1] - 1 - mask.int().flip(1).argmax(1)
+    there = mask.gather(1, place.unsqueeze(1)).bool()  # not in an empty text without special tokens, which gives 0
+    return token_at(layers[-1], place).where(there, layers[-1].new_zeros(()))
 
 
 def token_at(hidden: Tensor, place: Tensor) -> Tensor:
@@ -83,6 +85,7 @@ class Pooler:
         first_only: whether it reads the last layer's first token and nothing else.
         projection: whether the pooled vector can be followed by the encoder's Linear and tanh.
         sentence_transformers: its names in the configuration of that library's Pooling, in the order of the vectors.
+        marked: whether the mask that it gets marks the mask token of a template alone.
         averaged: the hidden states whose average is pooled, as a WeightedLayerPooling of that library does before its
             Pooling; none: the last one alone.
     """
@@ -94,6 +97,7 @@ class Pooler:
     projection: bool = False
     sentence_transformers: tuple[str, ...] = ("mean_tokens",)
     averaged: tuple[int, ...] = ()
+    marked: bool = False
 
     def layer_weights(self, layers: int) -> list[float]:
         """The weights of the layers + 1 hidden states whose average is pooled."""
@@ -105,12 +109,15 @@ class Pooler:
 
 FIRST = "output.last_hidden_state[:, 0]"
 LAST = "output.last_hidden_state[torch.arange(len(texts)), mask.shape[1] - 1 - mask[..., 0].flip(1).argmax(1)]"
+MARKED = 'batch["input_ids"].flip(1) == tokenizer.mask_token_id'
+AT_MASK = f"output.last_hidden_state[torch.arange(len(texts)), mask.shape[1] - 1 - ({MARKED}).int().argmax(1)]"
 MEAN = "({} * mask).sum(1) / mask.sum(1)"
 LAYERS = "(output.hidden_states[{}] + output.hidden_states[-1]) / 2"
 PLACES = "mask.cumsum(1) * mask"
 POOLERS = {
     "cls": Pooler(first_token, FIRST, first_only=True, projection=True, sentence_transformers=("cls_token",)),
     "cls_before_pooler": Pooler(first_token, FIRST, first_only=True, sentence_transformers=("cls_token",)),
+    "mask": Pooler(first_token, AT_MASK, projection=True, sentence_transformers=(), marked=True),
     "mean": Pooler(mean_last, MEAN.format("output.last_hidden_state")),
     "max": Pooler(
         max_last,
@@ -194,6 +201,6 @@ def pooler_of(name: str) -> Pooler:
 
 def explicit_projection(name: str) -> str:
     """The use of the projection when this pooler is given for evaluation: "always" for ``cls``, as in the public
-    evaluation scripts, "none" for every other row."""
+    evaluation scripts, "none" for every other row: PromptBERT too is judged without it."""
     row = POOLERS.get(ALIASES.get(name, name))
-    return "always" if row is not None and row.projection else "none"
+    return "always" if row is not None and row.projection and not row.marked else "none"

@@ -13,6 +13,7 @@ from .poolers import resolve_pooler
 from .prompts import add_prompt, choose_prompt
 from .sentence_files import read_sentence_files
 from .source import Source
+from .tail import build_tail
 
 PLAIN: dict[str, Any] = {  # what `focal_cl` in a config says besides pooler and projection, with what it leaves out
     "template": None,
@@ -70,6 +71,10 @@ def take_recorded(model: Any, name_or_path: str, **hub: Any) -> None:
             f"{name_or_path!r} does more with a text than its encoder and pooling, and only "
             "hf_focalcse.load_model reads that; load it with load_model"
         )
+    record = {key: getattr(files, key) for key, plain in PLAIN.items() if getattr(files, key) != plain}
+    model.config.focal_cl |= record
+    model.take_record(record)
+    model.tail, model._limit = build_tail(model.dimensions, files.modules), files.limit
     model.published = (
         None if files.pooler is None else Pooling(files.pooler, "none", files.source, prompt="", template="")
     )

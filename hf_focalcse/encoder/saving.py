@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 import transformers
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
@@ -20,7 +21,8 @@ from .recorded import take_recorded
 logger = logging.get_logger(__name__)
 HEAD_FILE = "focal_head.safetensors"
 SIDE_PARTS = ("mlp", "tail")  # what it holds, where an encoder has them
-NOT_OF_THE_VECTORS = ("transformers_version", "_name_or_path", "architectures", "dtype", "torch_dtype")
+# Of a config: says nothing of the vectors. Trainer turns use_cache off.
+NOT_OF_THE_VECTORS = ("transformers_version", "_name_or_path", "architectures", "dtype", "torch_dtype", "use_cache")
 
 if TYPE_CHECKING:
     _Base = PreTrainedModel
@@ -29,7 +31,8 @@ else:
 
 
 class SavingMixin(_Base):
-    """``from_pretrained`` and ``save_pretrained`` of every ``…ForFocalCL`` class."""
+    """``from_pretrained``, in float32 where no ``dtype`` is given, and ``save_pretrained`` of every ``…ForFocalCL``
+    class."""
 
     side_parts: set[str]  # of SIDE_PARTS, those that a side file held
     set_pooling: Any
@@ -38,6 +41,8 @@ class SavingMixin(_Base):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        if not {"dtype", "torch_dtype"} & kwargs.keys():  # else that of the file, in which small updates may be lost
+            kwargs["dtype"] = torch.float32
         loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         hub = {key: kwargs[key] for key in ("revision", "cache_dir", "token", "subfolder") if key in kwargs}

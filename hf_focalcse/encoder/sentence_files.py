@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import UserError
 from .families import TRANSFORMER_FILES
 from .fields import Fields
+from .lengths import NO_LIMIT
 from .parts import read_weights
 from .poolers import JOINED, POOLERS
 from .similarity import SIMILARITIES
@@ -34,7 +35,6 @@ OLDER_MODES = {  # the older schema: one flag a mode, concatenated in this order
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-NO_LIMIT = 10**9  # a length from here on stands for none
 PLAIN = {  # keys of the Transformer's file -> the values that change nothing
     "transformer_task": ("feature-extraction",),
     "modality_config": ({"text": {"method": "forward", "method_output_name": "last_hidden_state"}},),
@@ -50,7 +50,6 @@ OPTIONS = ("model_args", "tokenizer_args", "config_args", "model_kwargs", "proce
 WITHOUT_EFFECT = {
     "dtype",
     "torch_dtype",
-    "padding_side",
     "attn_implementation",
     "trust_remote_code",
     "use_safetensors",
@@ -68,7 +67,7 @@ class SentenceFiles:
         include_prompt: whether the tokens of a prompt are pooled.
         modules: what follows pooling, see `build_tail`; folders: where the weights of each lie.
         limit: tokens of a text, special ones included; None: the files say nothing.
-        lower_case: whether texts are lower-cased.
+        lower_case: whether texts are lower-cased. padding_side: of the tokenizer, where the files name one.
         prompts, default_prompt_name: name -> text, and the name of the one that plain encoding uses.
         template: what every text stands in, see `Template`; no file of sentence-transformers says one.
         similarity: how vectors are compared. truncate_dim: how many dimensions are kept of a vector; None: all.
@@ -84,6 +83,7 @@ class SentenceFiles:
     folders: list[str] = field(default_factory=list)
     limit: int | None = None
     lower_case: bool = False
+    padding_side: str | None = None
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
     template: str | None = None
@@ -279,6 +279,7 @@ def read_transformer(source: Source, found: SentenceFiles) -> None:
     for key in OPTIONS:
         options = Fields(fields.take(key, dict, {}), f"{file} ({key})", source.name_or_path)
         limit = limit or options.take("model_max_length", float, None, least=1)
+        found.padding_side = options.take("padding_side", str, found.padding_side)
         if further := sorted(options.rest.keys() - WITHOUT_EFFECT):
             raise fields.wrong(f"sets {further[0]!r} in {key}, which is not honoured here")
     for key, value in fields.rest.items():

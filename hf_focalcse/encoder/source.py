@@ -10,7 +10,9 @@ from typing import Any
 from ..compat import find_file
 from ..errors import UserError, first_line
 
-PICKLE = "pytorch_model.bin"
+PICKLE, INDEX = "pytorch_model.bin", ".index.json"
+WEIGHTS = ("model.safetensors", "model.safetensors" + INDEX, PICKLE, PICKLE + INDEX)
+POINTER = b"version https://git-lfs"
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,37 @@ class Source:
 
 
 def refuse_pickle(name: str, file: str) -> UserError:
-    """What to say of weights that are a pickle; ``file`` lies in ``name``."""
-    safe = file.removesuffix(PICKLE) + "model.safetensors"
+    """What to say of weights that are a pickle, or several with an index; ``file`` lies in ``name``."""
+    start = file.removesuffix(INDEX).removesuffix(PICKLE)
+    if file.endswith(INDEX):
+        lines = (
+            "import glob, json, torch; from safetensors.torch import save_file; "
+            "safe = lambda f: f.replace('pytorch_model', 'model').replace('.bin', '.safetensors'); "
+            "[save_file({k: v.clone().contiguous() for k, v in "
+            "torch.load(f, map_location='cpu', weights_only=True).items()}, safe(f), metadata={'format': 'pt'}) "
+            f"for f in glob.glob('{start}pytorch_model-*.bin')]; i = json.load(open('{file}')); "
+            "i['weight_map'] = {k: safe(f) for k, f in i['weight_map'].items()}; "
+            "json.dump(i, open('{start}model.safetensors.index.json', 'w'))".replace("{start}", start)
+        )
+    else:
+        lines = (
+            "import torch; from safetensors.torch import save_file; "
+            f"d = torch.load('{file}', map_location='cpu', weights_only=True); "
+            "save_file({k: v.clone().contiguous() for k, v in d.items()}, "
+            f"'{start}model.safetensors', metadata={{'format': 'pt'}})"
+        )
     return UserError(
         f"{name!r} holds its weights as a pickle ({file}), which can hold code and is not opened; if you trust it, "
-        'convert it there: python -c "import torch; from safetensors.torch import save_file; '
-        f"d = torch.load('{file}', map_location='cpu', weights_only=True); "
-        f"save_file({{k: v.clone().contiguous() for k, v in d.items()}}, '{safe}', metadata={{'format': 'pt'}})\""
+        f'convert it there: python -c "{lines}"'
+    )
+
+
+def refuse_pointer(file: Path) -> UserError | None:
+    """What to say of a file that stands for one of Git LFS, which was not fetched; None of any other."""
+    with file.open("rb") as opened:
+        if opened.read(len(POINTER)) != POINTER:
+            return None
+    return UserError(
+        f"{file} is not the file itself but the pointer of Git LFS to it; fetch it with git lfs pull, or download it "
+        "with hf download"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from ..data.views import UNCUT, ids_by_file, token_ids
 from ..errors import UserError, first_line
-from .source import Source
+from .source import Source, refuse_pointer
 
 TOKENIZER_FILE = "tokenizer.json"
 VOCABULARY_FILES = (  # every folder with a tokenizer has one of these
@@ -56,6 +57,13 @@ def load_tokenizer(source: Source, path: str = "", lower_case: bool = False, pad
         if file is not None and disagreement(tokenizer, file, PROBES):
             tokenizer = PreTrainedTokenizerFast.from_pretrained(holder.name_or_path, **hub)
     except Exception as error:  # tokenizers raises plain Exception on a damaged file
+        if file is not None and (pointer := refuse_pointer(file)):
+            raise pointer from error
+        if file is None and lacks_sentencepiece(source, start):
+            raise UserError(
+                f"the tokenizer of {name!r} is a SentencePiece model, which needs two more packages: pip install "
+                "sentencepiece protobuf; or take a version of this encoder that has a tokenizer.json"
+            ) from error
         raise UserError(
             f"the tokenizer of {name!r} is damaged ({first_line(error)}); copy it again from the encoder that "
             "the checkpoint was trained from"
@@ -70,6 +78,12 @@ def load_tokenizer(source: Source, path: str = "", lower_case: bool = False, pad
         lower(tokenizer)
     tokenizer.padded_left, tokenizer.padding_side = tokenizer.padding_side == "left", "right"
     return tokenizer
+
+
+def lacks_sentencepiece(source: Source, start: str) -> bool:
+    """Whether the vocabulary is a SentencePiece model, and nothing here reads it."""
+    models = [file for file in VOCABULARY_FILES if file.endswith(".model") and source.find(start + file) is not None]
+    return bool(models) and not all(find_spec(package) for package in ("sentencepiece", "google.protobuf"))
 
 
 def disagreement(tokenizer: PreTrainedTokenizerBase, file: Path, lines: Sequence[str]) -> str | None:

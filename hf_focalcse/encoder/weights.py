@@ -12,8 +12,9 @@ from transformers.utils import logging
 
 from ..errors import UserError, first_line
 from .auto import AutoModelForFocalCL
-from .source import PICKLE, Source, refuse_pickle
+from .source import INDEX, PICKLE, Source, refuse_pickle, refuse_pointer
 
+OTHERS = ("tf_model.h5", "flax_model.msgpack", "onnx/model.onnx", "openvino/openvino_model.xml")  # weights as well
 LAYERS = re.compile(r"\b(layers?|block|h)\.\d+\.")  # within the key of a weight
 
 
@@ -40,9 +41,18 @@ def load_weights(source: Source, config: PretrainedConfig, path: str = "") -> tu
             ) from error
         start = f"{path}/" if path else ""
         found = [source.find(f"{start}model.safetensors{index}") for index in ("", ".index.json")]
-        pickled = [file for file in (PICKLE, f"{PICKLE}.index.json") if source.find(start + file) is not None]
+        pickled = [file for file in (PICKLE, PICKLE + INDEX) if source.find(start + file) is not None]
         if pickled and not any(found):
-            raise refuse_pickle(name, start + PICKLE) from error
+            raise refuse_pickle(name, start + pickled[0]) from error
+        if found[0] is not None and (pointer := refuse_pointer(found[0])):
+            raise pointer from error
+        if not any(found):
+            others = [file for file in OTHERS if source.find(start + file) is not None]
+            held = f", only {', '.join(others)}, from which no training starts" if others else ""
+            raise UserError(
+                f"{name!r} has no weights as safetensors{held}; take model.safetensors from the repository that it "
+                "came from, or save the model there again with transformers"
+            ) from error
         raise UserError(
             f"the weights of {name!r} could not be loaded ({first_line(error)}); "
             "a checkpoint needs its weights as safetensors, pickled ones are never opened"

@@ -118,7 +118,7 @@ def encode_once(encoder: Encoder, rows: Mapping[str, int], progress: bool) -> np
         what = "zero" if np.isfinite(vectors[bad[0]]).all() else "not finite"
         raise UserError(
             f"the encoder's vector of {list(rows)[bad[0]]!r} is {what}, as for {bad.size} of {len(rows)} sentences: "
-            "its weights are damaged, or half precision overflowed (leave out --bf16)"
+            + getattr(encoder, "why_zero", "its weights are damaged, or half precision overflowed (leave out --bf16)")
         )
     return vectors
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..data.askubuntu import TEXTS, read_questions, texts_of
 from ..data.files import read_lines
 from ..data.formats import read_records
 from ..data.hub import pinned_rows
@@ -14,7 +15,7 @@ from .rerank import SCORERS, Query, RerankSet
 
 LABELS = {"1": True, "0": False, "true": True, "false": False}
 COLUMNS = ("qid", "label", "query", "candidate")
-TEXTS = "text_tokenized.txt"  # of AskUbuntu
+LONGEST = 10_000  # characters of a header
 HUB_ID = "mteb/askubuntudupquestions-reranking"
 REVISION = "2000358ca161889fa9c082cb41daa8dcfb161a54"
 
@@ -85,6 +86,15 @@ def _read_table(path: Path, scorer: str) -> list[RerankSet]:
     return [RerankSet(name, split, tuple(queries), str(path), scorer) for split, queries in found.items()]
 
 
+def is_rerank_table(path: Path) -> bool:
+    """Whether a .tsv or .csv has a header with the columns of queries and their candidates."""
+    if path.suffix not in (".tsv", ".csv") or not path.is_file():
+        return False
+    with open(path, encoding="utf-8", errors="replace") as file:
+        header = file.readline(LONGEST).strip().split("\t" if path.suffix == ".tsv" else ",")
+    return set(COLUMNS) <= {name.strip('"') for name in header}
+
+
 def _rank(value: Any, where: str) -> float | None:
     if value is None or value == "":
         return None
@@ -117,19 +127,16 @@ def _read_askubuntu(folder: Path, split: str, scorer: str) -> RerankSet:
     As in the script of sentence-transformers, the relevant ids are the positives and the other candidates are the
     negatives, once each. A relevant question that the search engine did not find comes last in the engine's order.
     """
-    texts = next((path for name in (TEXTS, TEXTS + ".gz") if (path := folder / name).is_file()), None)
+    texts = texts_of(folder)
     if texts is None:
         raise UserError(f"{folder} has no {TEXTS} (or .gz): --rerank_file takes a table or AskUbuntu's folder")
     path = folder / f"{split}.txt"
     rows = list(_askubuntu_rows(path))
     needed = {name for _, qid, positives, scores in rows for name in (qid, *positives, *scores)}
     titles: dict[str, str] = {}
-    for number, line in enumerate(read_lines(texts), start=1):
-        name, tab, rest = line.partition("\t")
-        if name in needed:
-            if not tab:
-                raise UserError(f"{texts}, line {number}: no title; a line is id, title and body, separated by tabs")
-            titles[name] = rest.partition("\t")[0]
+    for question in read_questions(texts):
+        if question.id in needed:
+            titles[question.id] = question.title
     queries = []
     for where, qid, positives, scores in rows:
         names = [*scores, *(name for name in positives if name not in scores)]

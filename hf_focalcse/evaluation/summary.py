@@ -12,6 +12,7 @@ from ..runs.tables import Table
 from .sizes import by_size
 
 WIDTHS = (34, *[6] * 8)  # of the columns
+SHOWN_QUANTILES = ("0.01", "0.25", "0.5", "0.75", "0.99")  # of those that are kept
 
 
 def summarise(results: Results) -> str:
@@ -46,6 +47,11 @@ def summarise(results: Results) -> str:
     cells = {key: [_score(results, key, name, 4) for name in ("alignment", "uniformity")] for key in data}
     shape = {key: row for key, row in cells.items() if any(row)}
     blocks.append(_table(["Lower is better", "align", "uniform"], shape))
+
+    spread = {key: of.get("cosines", {}).get("quantiles", {}) for key, of in data.items()}
+    named = [name for name in SHOWN_QUANTILES if any(name in of for of in spread.values())]
+    cells = {key: [f"{of[name]:.2f}" if name in of else "" for name in named] for key, of in spread.items() if of}
+    blocks.append(_table(["Cosine of random pairs", *(f"{float(name):.0%}" for name in named)], cells))
 
     subsets = []
     for key, of in data.items():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import UserError
-from ..runs.scores import RESULTS_FILE, SICK_SPLITS, Results, ScoreKey, headline, set_of
+from ..runs.scores import LOWER_IS_BETTER, RESULTS_FILE, SICK_SPLITS, Results, ScoreKey, headline, set_of
 from ..runs.tables import Table
 from .identity import describe
 
@@ -16,7 +16,7 @@ def make_table(systems: Sequence[tuple[str, Results]], sick: str | None = None) 
     """(name, results) of each system -> table.
 
     sick: whose SICK-R pairs, "senteval" or "mteb"; by default SentEval's, which papers print, where any system has
-    them. Each other set gets a column of its own; for a set of queries it holds MAP.
+    them. Each other set gets a column of its own; for a set of queries it holds MAP. Alignment and uniformity follow.
 
     Raises:
         UserError: there is no score to show.
@@ -35,18 +35,23 @@ def make_table(systems: Sequence[tuple[str, Results]], sick: str | None = None) 
     main = [key for key in held if key.is_headline and key.set not in columns and not key.sick]
     other = {str(key): key.set for key in main if key.title == "Spearman"}
     means = {str(key): f"{key.set} {key.metric}" for key in main if key.title != "Spearman"}
-    shown = seven | other | means
+    geometry = {str(key): f"{key.set} {key.metric}" for key in held if key.metric in LOWER_IS_BETTER}
+    shown = seven | other | means | geometry
     if not shown:
         raise UserError("no result holds a Spearman over all pairs of a set or a MAP; evaluate again with run_eval.py")
-    rows = [[name, *(_cell(row.get(key)) for key in shown)]
+    rows = [[name, *(_cell(row.get(key), 3 if key in geometry else 2) for key in shown)]
             for (name, _), row in zip(systems, scores, strict=True)]  # fmt: skip
     notes = ["Spearman x 100 over all pairs of a set." + (
         " Avg: the mean of the seven, each rounded to two decimals first." if seven else "")
-    ] if len(shown) > len(means) else []  # fmt: skip
+    ] if len(shown) > len(means) + len(geometry) else []  # fmt: skip
     if any(key.is_ranking for key in main):
         notes.append("map: mean average precision x 100 of reranking, by the rules that the column names.")
     if any(key.title == "MRR" for key in main):
         notes.append("mrr: mean reciprocal rank x 100 at which a sentence finds its own among all others.")
+    if geometry:
+        notes.append(
+            "alignment, uniformity: Wang & Isola (2020), of pairs rated above 4 and of all texts; lower is better."
+        )
     theirs = next(of for of in SICK_SPLITS.values() if of != split)
     without = [
         name
@@ -58,8 +63,8 @@ def make_table(systems: Sequence[tuple[str, Results]], sick: str | None = None) 
     return Table(["System", *shown.values()], rows, notes + _differences(systems, shown))
 
 
-def _cell(score: float | None) -> str:
-    return "-" if score is None else f"{score:.2f}"
+def _cell(score: float | None, digits: int = 2) -> str:
+    return "-" if score is None else f"{score:.{digits}f}"
 
 
 def _differences(systems: Sequence[tuple[str, Results]], shown: dict[str, str]) -> list[str]:

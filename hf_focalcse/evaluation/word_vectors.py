@@ -35,6 +35,8 @@ class WordVectors:
         UserError: there is no such file, a line has another form, or the file has no word of the texts.
     """
 
+    why_zero = "the vectors of its words are zero in the file, or they cancel each other; copy the file again"
+
     def __init__(self, path: str | Path, texts: Iterable[str]):
         wanted = {form for text in texts for word in tokens(text) for form in (word, word.lower())}
         self.vectors: dict[str, np.ndarray] = {}

@@ -12,8 +12,19 @@ from ..errors import UserError
 from ..evaluation.verdict import arm_against_start
 from ..options.experiments import CompareOptions
 from ..runs.atomic import require_writable, write_json
-from ..runs.cosines import read_cosines, read_fingerprints
-from ..runs.scores import PAPERS_FIRST, SICK_SPLITS, headline, headlines, set_of
+from ..runs.cosines import read_fingerprints, recall
+from ..runs.scores import (
+    LOWER_IS_BETTER,
+    PAPERS_FIRST,
+    SICK_SPLITS,
+    Results,
+    ScoreKey,
+    headline,
+    headlines,
+    is_headline,
+    score_of,
+    set_of,
+)
 from .arms import (
     Trained,
     check_arm,
@@ -27,7 +38,7 @@ from .arms import (
     refuse_differences,
 )
 from .conclusions import Comparison, Row, conclude, report
-from .statistics import compare_seeds, holm, resample, summarise
+from .statistics import PairTest, compare_seeds, holm, resample, resample_units, summarise
 
 Draws = tuple[float, np.ndarray, np.ndarray] | None  # what `resample` returns; None where nothing was resampled
 
@@ -101,11 +112,10 @@ def compare_arms(
     sets, more = common_sets([run for pair in pairs for run in pair], sick)
     notes += more
     units, universe = number_units(list(sets), pairs[0][0])
-    cosines = [[read_cosines(run.folder, run.results) for run in pair] for pair in pairs]
+    kept = [[recall(run.folder, run.results) for run in pair] for pair in pairs]
     rows, draws = [], []
     for place, (key, title) in enumerate(sets.items()):
-        of_set = [[kept.get(key) for kept in pair] for pair in cosines]
-        row, drawn = compare_set(key, title, pairs, of_set, resamples, place, units.get(key), universe)
+        row, drawn = compare_set(key, title, kept, resamples, place, units.get(key), universe)
         rows.append(row)
         draws.append(drawn)
     lacking = [row.title for row in rows if row.over_pairs is None]
@@ -124,7 +134,8 @@ def compare_arms(
     by_seeds = holm([row.over_seeds.p for row in rows])
     by_pairs = holm([row.over_pairs.p if row.over_pairs else None for row in rows])
     rows = [replace(row, p_holm=p, p_pairs_holm=q) for row, p, q in zip(rows, by_seeds, by_pairs, strict=True)]
-    made = Comparison(name, base_name, seeds, rows, average, "", notes)
+    further = further_rows(kept, set(sets), resamples)
+    made = Comparison(name, base_name, seeds, rows, average, "", notes, further)
     return replace(made, conclusion=conclude(made))
 
 
@@ -157,6 +168,8 @@ def common_sets(runs: list[Trained], sick: str | None) -> tuple[dict[str, str], 
     if seven:
         return seven, notes
     dev = {set_of(key) for run in runs for key in headlines(run.record.final)}
+    known = {key for key in common if all(headline(key) in run.results.scores for run in runs)}
+    common = [key for key in common if key in known] or common  # a mean over sets is of one kind of score
     others = {key: key for key in common if key not in dev} or {key: key for key in common}
     if not others:
         raise UserError("there is no set that all runs were evaluated on; run focalcse eval on each of them")
@@ -182,17 +195,23 @@ def number_units(sets: Sequence[str], run: Trained) -> tuple[dict[str, np.ndarra
 def compare_set(
     key: str,
     title: str,
-    pairs: list[tuple[Trained, Trained]],
-    cosines: list[list[np.ndarray | None]],
+    kept: list[list[Results]],
     resamples: int,
     place: int,
     units: np.ndarray | None = None,
     universe: int = 0,
 ) -> tuple[Row, Draws]:
-    """One set on all seeds, without a test over pairs if a run kept no cosines. units, universe: see `resample`."""
-    a, b = ([pair[side].results.scores[headline(key)] for pair in pairs] for side in (0, 1))
-    drawn: Draws = None
-    test = None
+    """One set on all seeds, without a test over pairs or queries if a run kept none. units, universe: see `resample`.
+
+    kept: the results of both arms for each seed, with the pairs and queries behind them.
+    """
+    score = score_of(key, kept[0][0].scores)
+    a, b = ([pair[side].scores[score] for pair in kept] for side in (0, 1))
+    if score != headline(key):  # a mean over queries, such as MAP
+        test, drawn = compare_queries(score, kept, resamples)
+        return Row(key, title, a, b, compare_seeds(a, b), test), drawn
+    drawn, test = None, None
+    cosines = [[of.pairs.get(key) for of in pair] for pair in kept]
     if all(one is not None for pair in cosines for one in pair):
         stacked = np.array(cosines)  # (S, 2 systems, 2 gold and cosine, N)
         gold = stacked[0, 0, 0]
@@ -201,6 +220,40 @@ def compare_set(
             drawn = resample(gold, stacked[:, 0, 1], stacked[:, 1, 1], resamples, seed, units, universe)
             test = summarise(len(gold), *drawn)
     return Row(key, title, a, b, compare_seeds(a, b), test), drawn
+
+
+def compare_queries(score: str, kept: list[list[Results]], resamples: int) -> tuple[PairTest | None, Draws]:
+    """The test over queries of a score that is a mean over them; None where a run kept no queries."""
+    values = [[of.units.get(score) for of in pair] for pair in kept]
+    if any(one is None for pair in values for one in pair):
+        return None, None
+    stacked = np.array(values)  # (S, 2 systems, N)
+    drawn = resample_units(stacked[:, 0], stacked[:, 1], resamples)
+    return summarise(stacked.shape[2], *drawn), drawn
+
+
+def further_rows(kept: list[list[Results]], sets: set[str], resamples: int) -> list[Row]:
+    """Alignment and uniformity, and MAP and MRR of the sets that are in no row yet, where all runs have them.
+
+    A claim about them is tested as one about Spearman is: over seeds and, for means over queries, over queries. Dev
+    sets count only where there is no test set. Holm's correction is over these rows.
+    """
+    held = [of.scores for pair in kept for of in pair]
+    common = [key for key in held[0] if all(key in scores for scores in held)]
+    geometry = [key for key in common if ScoreKey.parse(key).metric in LOWER_IS_BETTER]
+    tested = [key for key in geometry if ScoreKey.parse(key).split != "dev"] or geometry
+    ranked = [k for k in common if is_headline(k) and ScoreKey.parse(k).title != "Spearman" and set_of(k) not in sets]
+    rows = []
+    for key in [*tested, *ranked]:
+        of = ScoreKey.parse(key)
+        a, b = ([pair[side].scores[key] for pair in kept] for side in (0, 1))
+        test = compare_queries(key, kept, resamples)[0] if key in ranked else None
+        rows.append(Row(key, f"{of.set} {of.title}", a, b, compare_seeds(a, b), test))
+    seeds, pairs = (
+        holm([row.over_seeds.p for row in rows]),
+        holm([row.over_pairs.p if row.over_pairs else None for row in rows]),
+    )
+    return [replace(row, p_holm=p, p_pairs_holm=q) for row, p, q in zip(rows, seeds, pairs, strict=True)]
 
 
 def average_row(rows: list[Row], draws: list[Draws], distinct: int | None) -> Row:

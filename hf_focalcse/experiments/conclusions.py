@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..runs.escaping import escape_markdown
+from ..runs.scores import LOWER_IS_BETTER, ScoreKey
 from ..runs.tables import Table
 from .statistics import PairTest, SeedTest
 
@@ -39,6 +40,7 @@ class Comparison:
     average: Row
     conclusion: str
     notes: list[str]
+    further: list[Row] = field(default_factory=list)  # alignment, uniformity, MAP: what else may be claimed
 
 
 def conclude(made: Comparison) -> str:
@@ -93,7 +95,29 @@ def conclude(made: Comparison) -> str:
             f"what the choice of sentence pairs explains ({_interval(pairs)} on resampled pairs, "
             f"permutation {_p(pairs.p)})" + (", which says nothing about other seeds." if n < 2 else ".")
         )
+    said += [conclude_further(made.a, made.b, made.further)] if made.further and n > 1 else []
     return " ".join(said)
+
+
+def conclude_further(a: str, b: str, rows: list[Row]) -> str:
+    """What may be concluded about alignment, uniformity and scores of rankings: better, worse or undecided, each."""
+    said = []
+    for row in rows:
+        test, metric = row.over_seeds, ScoreKey.parse(row.key).metric
+        lower = metric in LOWER_IS_BETTER
+        digits = 4 if lower else 2
+        if test.low is None or test.high is None:
+            change = f"{_number(test.mean, digits, True)}, no test is possible"
+        else:
+            change = f"{test.mean:+.{digits}f}, {test.low:+.{digits}f} to {test.high:+.{digits}f}"
+        verdict = "undecided"
+        if _below(row.p_holm):
+            verdict = "better" if (test.mean < 0) == lower else "worse"
+        said.append(f"{row.title} ({'lower' if lower else 'higher'} is better) is {verdict} ({change})")
+    return (
+        f"Of {a} against {b}, {'; '.join(said)}; the difference with its 95 % confidence interval over seeds, "
+        f"corrected for {_counted(len(rows), 'test')}."
+    )
 
 
 def _counted(n: int, what: str) -> str:
@@ -104,8 +128,8 @@ def _below(p: float | None) -> bool:
     return p is not None and p < ALPHA
 
 
-def _interval(test: SeedTest | PairTest) -> str:
-    return "-" if test.low is None or test.high is None else f"{test.low:+.2f} to {test.high:+.2f}"
+def _interval(test: SeedTest | PairTest, digits: int = 2) -> str:
+    return "-" if test.low is None or test.high is None else f"{test.low:+.{digits}f} to {test.high:+.{digits}f}"
 
 
 def _p(p: float) -> str:
@@ -122,8 +146,8 @@ def _small(p: float | None) -> str:
     return "-" if p is None else "<.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _spread(scores: list[float]) -> str:
-    return f"{np.mean(scores):.2f}" + (f" ±{np.std(scores, ddof=1):.2f}" if len(scores) > 1 else "")
+def _spread(scores: list[float], digits: int = 2) -> str:
+    return f"{np.mean(scores):.{digits}f}" + (f" ±{np.std(scores, ddof=1):.{digits}f}" if len(scores) > 1 else "")
 
 
 def report(made: Comparison, markdown: bool) -> str:
@@ -136,6 +160,12 @@ def report(made: Comparison, markdown: bool) -> str:
         cells += [_number(seeds.mean, sign=True), _interval(seeds), _small(seeds.p), _small(row.p_holm)]
         cells += [_number(seeds.g, sign=True), _interval(pairs) if pairs else "-"]
         rows.append([*cells, _small(pairs.p if pairs else None), _small(row.p_pairs_holm)])
+    for row in made.further:
+        seeds, digits = row.over_seeds, 4 if ScoreKey.parse(row.key).metric in LOWER_IS_BETTER else 2
+        cells = [row.title, _spread(row.a, digits), _spread(row.b, digits), _number(seeds.mean, digits, sign=True)]
+        cells += [_interval(seeds, digits), _small(seeds.p), _small(row.p_holm), _number(seeds.g, sign=True)]
+        cells += [_interval(row.over_pairs) if row.over_pairs else "-"]
+        rows.append([*cells, _small(row.over_pairs.p if row.over_pairs else None), _small(row.p_pairs_holm)])
     resamples = next((row.over_pairs.resamples for row in made.rows if row.over_pairs), None)
     notes = [
         f"Spearman x 100, mean ± standard deviation over seed{'s' * (len(made.seeds) > 1)} "
@@ -146,6 +176,10 @@ def report(made: Comparison, markdown: bool) -> str:
             f" Over sentence pairs: percentile interval of {resamples:,} bootstrap resamples, p of as many swaps."
             if resamples
             else ""
+        ),
+        *(
+            ["Alignment and uniformity (lower is better), MAP and MRR: Holm's correction is over these."]
+            * bool(made.further)
         ),
         *(f"Note: {note}." for note in made.notes),
         made.conclusion,

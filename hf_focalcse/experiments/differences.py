@@ -7,7 +7,7 @@ from typing import Any
 
 from ..runs.record import RunRecord
 
-LOSS_TEXTS = ("formula", "paper", "citation")  # what a record says of a loss besides its settings
+LOSS_TEXTS = ("formula", "networks", "paper", "citation")  # what a record says of a loss besides its settings
 
 
 def settings_of(record: RunRecord, wanted: Callable[[str], bool]) -> dict[str, Any]:

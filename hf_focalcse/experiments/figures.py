@@ -132,15 +132,25 @@ def plane(groups: Sequence[Group], alignment: str, uniformity: str) -> bytes:
         return _svg(figure)
 
 
-def negative_logits(ms: Sequence[float], temperature: float, near: float | None = None) -> bytes:
+UP, DOWN = "#E69F00", "#009E73"  # orange and green, as in the paper
+
+
+def negative_logits(
+    ms: Sequence[float], temperature: float, near: float | None = None, shaded: float | None = None
+) -> bytes:
     """Figure 1 of Hou & Li (2023): s(s + m)/τ against s for each m, with its turning point, and InfoNCE's s/τ.
 
-    near: show only cosines from -near to near.
+    near: show only cosines from -near to near. shaded: the m for which the regions are shaded where the logit exceeds
+    InfoNCE's (up-weighted) and where it lies below.
     """
     cosine = np.linspace(-(near or 1), near or 1, 401)
     with rc_context(STYLE):
         figure, axis = _figure(3.9)
         handles = axis.plot(cosine, cosine / temperature, color=GREY, linestyle=":", linewidth=1.5)
+        if shaded is not None:
+            ours, theirs = negative_logit(cosine, shaded, temperature), cosine / temperature
+            for where, region in ((ours >= theirs, UP), (ours <= theirs, DOWN)):
+                axis.fill_between(cosine, ours, theirs, where=where, color=region, alpha=0.25, linewidth=0)
         for m, colour, line in zip(ms, COLOURS, LINES, strict=False):
             handles += axis.plot(cosine, negative_logit(cosine, m, temperature), color=colour, linestyle=line)
             axis.plot(*([value] for value in turning_point(m, temperature)), "o", color=colour, markersize=6)
@@ -173,6 +183,27 @@ def cosine_histogram(counts: Mapping[str, Sequence[int]], label: str) -> bytes:
         axis.set_ylabel("share of pairs, %")
         names = [band if "fifth" in band or band == "random" else f"rated {band}" for band in bands]
         figure.legend(handles, names, loc="outside lower center", ncols=3)
+        return _svg(figure)
+
+
+def against(points: Sequence[tuple[float, Sequence[float]]], name: str, label: str) -> bytes:
+    """Scores against a setting: a dot for each seed, and a line of the means with their standard deviations."""
+    values = [value for value, _ in points]
+    means = [float(np.mean(of)) for _, of in points]
+    deviations = [float(np.std(of, ddof=1)) if len(of) > 1 else 0.0 for _, of in points]
+    with rc_context(STYLE):
+        figure, axis = _figure(2.8)
+        order = np.argsort(values)
+        line, spread = np.array([values, means])[:, order], np.array(deviations)[order]
+        axis.errorbar(*line, spread, color=COLOURS[0], marker="o", markersize=4, capsize=3)
+        for value, of in points:
+            axis.plot([value] * len(of), of, "o", color=COLOURS[1], markersize=3, alpha=0.8)
+        if on_log_axis(values):
+            axis.set_xscale("log")
+        axis.set_xticks(values, [f"{value:g}" for value in values], minor=False)
+        axis.set_xticks([], minor=True)
+        axis.set_xlabel(name)
+        axis.set_ylabel(label)
         return _svg(figure)
 
 

@@ -11,13 +11,13 @@ from typing import Any
 from .. import quickstart
 from ..data.places import exists
 from ..errors import UserError, suggest
-from ..evaluation import STS_TASKS, load_tasks, read_tasks
+from ..evaluation import STS_TASKS, load_rerank, load_tasks, read_tasks
 from ..evaluation.tasks import find_sets, open_source
 from ..options.evaluation import Evaluation
 from ..options.field import PATH, listed, options_of
 from ..options.tables import grid_evaluation, own_options, replaces, set_by_sweep
 from ..options.training import Dev
-from ..parsing.evaluation import parse_eval
+from ..parsing.evaluation import RERANK, parse_eval
 from ..parsing.legacy import RENAMED, translate
 from ..parsing.settings import Settings, parse, training_parser
 from ..parsing.shipped import load_yaml
@@ -65,7 +65,11 @@ def read_grid(grid: str, overrides: list[str] | None = None, script: str = "foca
             the same name, or a flag is given that an axis varies.
     """
     file = find_grid(grid)
-    content = mapping(load_yaml("grid", file), str(file), KEYS)
+    return plan_grid(mapping(load_yaml("grid", file), str(file), KEYS), file, overrides, script)
+
+
+def plan_grid(content: dict[str, Any], file: Path, overrides: list[str] | None, script: str) -> Grid:
+    """The runs of a grid's ``content``; file: its place, for messages. Raises as `read_grid` does."""
     base = mapping(content.get("base", {}), f"{file}: base")
     named = mapping(content.get("axes"), f"{file}: axes")
     axes = read_axes(named, str(file))
@@ -190,12 +194,17 @@ def check_evaluation(args: Evaluation) -> None:
     Raises:
         UserError: a value, a name or a file is not valid.
     """
-    for task in args.tasks or ():
+    named = [task for task in args.tasks or () if task != RERANK]
+    for task in named:
         if task.partition("/")[0] not in {*STS_TASKS, *(row.title for row in STS_TASKS.values())}:
             raise UserError(f"there is no task {task!r}{suggest(task, STS_TASKS)}; allowed: {', '.join(STS_TASKS)}")
+    if len(named) < len(args.tasks or ()):
+        load_rerank(args.rerank_file, args.rerank_split, args.rerank_scorer)
+    if args.tasks and not named:
+        return
     if args.eval_file:
         read_tasks(args.eval_file)
     elif args.sts_dir:
-        load_tasks(args.sets(), args.sts_dir)
+        load_tasks(named or args.sets(), args.sts_dir)
     else:
-        find_sets(args.sets(), open_source())  # on the Hub: only their names are checked
+        find_sets(named or args.sets(), open_source())  # on the Hub: only their names are checked

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import quickstart
+from ..data.reading import FILE_HINTS
 from ..data.sentences import Sentences, read_sentences
 from ..encoder.devices import choose_device
 from ..encoder.loading import load_model, require_projection
@@ -18,8 +19,10 @@ from ..options.experiments import InspectOptions
 from ..options.field import check_ranges, options_of
 from ..runs.atomic import require_writable
 from .batches import find
+from .hard_pairs import hard_table, read_pairs
 from .search import Search
 
+LABELLED = ("model_name_or_path", "file", "model_revision", "pooler", "labelled", "after", "top", "device")
 DEFAULTS = {"m": 0.3, "temperature": 0.05, "max_seq_length": 32}  # of an encoder that records none
 
 
@@ -28,6 +31,9 @@ def inspect(args: InspectOptions) -> None:
     check(args)
     require_writable(args.jsonl, "--jsonl")
     device = choose_device(args.device)
+    if args.labelled:
+        print(inspect_labelled(args, device))
+        return
     model, search = prepare_encoder(args)
     model = model.to(device)
     reference = prepare_reference(args, search.max_seq_length)
@@ -48,9 +54,30 @@ def check(args: InspectOptions) -> None:
     if args.model_name_or_path is None or args.file is None:
         raise UserError("inspect needs a model and a file of sentences: focalcse inspect MODEL FILE")
     check_ranges(args, options_of(InspectOptions))
+    if args.after is not None and not args.labelled:
+        raise UserError("--after belongs to --labelled, which is not given; add it, or leave --after out")
+    if args.labelled:
+        given = {field.name for field in fields(args) if field.name not in LABELLED}
+        defaults = InspectOptions()
+        for name in sorted(given):
+            if getattr(args, name) != getattr(defaults, name):
+                raise UserError(f"--{name} is about batches of sentences, not about --labelled pairs; leave it out")
     for name in ("reference_pooler", "reference_revision"):
         if getattr(args, name) is not None and args.reference_model is None:
             raise UserError(f"--{name} belongs to --reference_model, which is not given; leave it out")
+
+
+def inspect_labelled(args: InspectOptions, device: Any) -> str:
+    """Pairs that are rated low and similar by the encoder, with the cosines of ``--after`` beside them."""
+    encoders: dict[str, Any] = {}
+    for name in filter(None, (args.model_name_or_path, args.after)):
+        place = quickstart.resolve_model(name, args.model_revision if name == args.model_name_or_path else None)
+        model = load_model(place.path, args.pooler, revision=place.revision)
+        require_projection(model, str(name))
+        encoders[("before", "after")[len(encoders)] if args.after else "cosine"] = model.to(device)
+    table, means = hard_table(encoders, read_pairs(args.file, None), args.top)
+    change = ", ".join(f"{name} {mean:.3f}" for name, mean in means.items())
+    return f"{table.plain()}\n\nMean cosine of all pairs that are rated low: {change}"
 
 
 def prepare_encoder(args: InspectOptions) -> tuple[Any, Search]:
@@ -108,6 +135,7 @@ def prepare_sentences(args: InspectOptions) -> Sentences:
             delimiter=args.delimiter,
             quotes=args.quotes,
             encoding=args.encoding,
+            hints=FILE_HINTS,
         )
     except UserError as error:
         raise UserError(str(error).replace("--train_file", "FILE")) from error

@@ -197,10 +197,11 @@ def negative_logits(study: Study) -> Iterator[Part]:
     )
     lowest = "lowest at " + ", ".join(f"{-m / 2 + 0.0:g} for m {m:g}" for m in ms)
     for name, near in (("", None), ("-near-0", max(ms) + 0.1)):
-        yield Picture(f"negative-logits{name}", figures.negative_logits(ms, temperature, near),
+        yield Picture(f"negative-logits{name}", figures.negative_logits(ms, temperature, near, m),
                       f"s(s+m)/τ against s{', near 0' if near else ''}; {lowest}",
                       "Figure 1 of Hou & Li (2023) from the formula: the rescaled logit of a negative against its "
-                      f"cosine{', near 0' if near else ''}; dots: the turning points at -m/2.")  # fmt: skip
+                      f"cosine{', near 0' if near else ''}; dots: the turning points at -m/2. Shaded for "
+                      f"m {m:g}: orange where the logit exceeds InfoNCE's, green where it lies below.")  # fmt: skip
 
 
 def histograms(study: Study) -> Iterator[Part]:

@@ -14,6 +14,7 @@ from ..evaluation.statistics import (
     LEVEL,
     SAME,
     draw_counts,
+    mean_differences,
     percentile_interval,
     spearman_differences,
     standardise,
@@ -100,6 +101,19 @@ def resample(
     observed = float(spearman_differences(gold, a, b, np.ones((1, len(gold))))[0])
     blocks = [spearman_differences(gold, a, b, counts[:, units]) for counts in draw_counts(universe, resamples, rng)]
     return observed, np.concatenate(blocks), swapped_differences(gold, a, b, units, universe, resamples, rng)
+
+
+def resample_units(
+    a: np.ndarray, b: np.ndarray, resamples: int, seed: int = 0
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """As `resample` for a score that is a mean over queries: a, b are its values (S, N) for S seeds and N queries."""
+    rng = np.random.default_rng(seed)
+    values = (a - b).mean(0)  # (N,)
+    drawn = [mean_differences(values, counts) for counts in draw_counts(len(values), resamples, rng)]
+    step = max(BLOCK // len(values), 1)
+    signs = (rng.integers(2, size=(min(step, resamples - i), len(values))) for i in range(0, resamples, step))
+    swapped = [(2 * block - 1) @ values / len(values) for block in signs]
+    return float(values.mean()), np.concatenate(drawn), np.concatenate(swapped)
 
 
 def summarise(pairs: int, observed: float, drawn: np.ndarray, swapped: np.ndarray) -> PairTest:

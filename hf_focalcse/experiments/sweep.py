@@ -63,7 +63,11 @@ def sweep(args: SweepOptions) -> None:
         SystemExit: with code 1 if runs failed.
     """
     grid = read_grid(args.grid, args.overrides)
-    folder = Path(args.runs or f"runs/{grid.name}")
+    run_grid(grid, Path(args.runs or f"runs/{grid.name}"), args)
+
+
+def run_grid(grid: Grid, folder: Path, args: SweepOptions) -> None:
+    """Train and evaluate in ``folder``; raises as `sweep` does."""
     grid = replace(grid, runs=tuple(run.in_folder(folder) for run in grid.runs))
     runs = choose(grid, args.only)
     if folder.exists() and not folder.is_dir():
@@ -73,7 +77,7 @@ def sweep(args: SweepOptions) -> None:
     if grid.note:
         print(f"note: {grid.note}")
     if args.dry_run:
-        width = max(len(run.name) for run in runs)
+        width = max((len(run.name) for run in runs), default=0)
         for run in runs:
             print(f"{run.name:{width}}  {states[run.name]:13}  {shlex.join(run.argv)}")
         print(f"\n{summary(states)} in {folder}; nothing was started")

@@ -34,14 +34,30 @@ class _WithNoise(ContrastiveLoss):
 
     noise_ratio: float
     phi: float
+    sigma = 1.0
+
+    def ascend(self, noise: Tensor, pairs: Pairs) -> Tensor:
+        """Noise (K, D) after the steps of ascent, detached from the batch."""
+        raise NotImplementedError
 
     def cells(self, anchors: int, candidates: int, device: torch.device) -> int:
         """All of them, with the noise: what the reference says of B x N and the ascent's N x K are not in blocks."""
         return int(anchors * candidates * (1 + self.noise_ratio))
 
     def diagnostics(self, pairs: Pairs) -> dict[str, float]:
-        """As for every loss, and the share of the negatives that the reference finds as similar as phi."""
-        return super().diagnostics(pairs) | reference_alike_share(pairs, self.phi)
+        """As for every loss; the share of the negatives that the reference finds as similar as phi; and by how much
+        the ascent changes the cosine of an anchor and a noise vector on average."""
+        alike = reference_alike_share(pairs, self.phi)
+        return super().diagnostics(pairs) | alike | {"noise_cosine_shift_mean": self.noise_cosine_shift(pairs)}
+
+    @torch.no_grad()
+    def noise_cosine_shift(self, pairs: Pairs) -> float:
+        """Mean over anchors and noise of |cos(h_i, n_k) after the ascent - before it|; 0 means random noise."""
+        noise = draw_noise(pairs, self.noise_ratio, self.sigma)
+        if not len(noise):
+            return 0.0
+        anchors = batch_anchors(pairs).to(noise.dtype)
+        return (cosine(anchors, self.ascend(noise, pairs)) - cosine(anchors, noise)).abs().mean().item()
 
 
 class DCLR(_WithNoise, name="dclr"):

@@ -21,6 +21,7 @@ from ..losses.base import Pairs
 from .reference import References, Stopwatch
 
 Batch = Mapping[str, Any]
+READ = ("input_ids", "attention_mask", "text_tokens")  # what of a batch the encoder reads
 OBJECTIVES: dict[str, type[Objective]] = {}
 
 
@@ -42,12 +43,15 @@ class Objective(nn.Module):
     name: ClassVar[str] = ""
     #: What the card says of the objective besides the loss inside it.
     formula: ClassVar[str] = ""
+    networks: ClassVar[str] = ""  # what is there in training alone, besides the encoder
     paper: ClassVar[str] = ""
     citation: ClassVar[str] = ""
     #: Times the work that is done outside the trained model; the log and the card report it.
     side_time: Stopwatch | None = None
     #: Frozen encoders that the objective compares with; they are held beside this module, not in it.
     reference: References | None = None
+    #: Whether vectors pass the encoder's own projection in training, where it has one.
+    projects: ClassVar[bool] = True
     #: Whether equal texts in a batch are left out of each other's negatives.
     mask_duplicates: bool = False
     #: Whose candidates an anchor meets: those of all processes ("global"), or of its own ("local").
@@ -114,10 +118,11 @@ class Objective(nn.Module):
             UserError: with the reason and what works.
         """
 
-    def memory(self) -> dict[str, int]:
+    def memory(self) -> dict[str, Any]:
         """For the estimate of a step's memory, see `estimate_step`: ``passes`` with gradient through networks of the
-        encoder's size that a row takes, and bytes of the ``frozen`` networks that are held beside this module."""
-        return {"passes": 1, "frozen": 0}
+        encoder's size that a row takes, bytes of the ``frozen`` networks that are held beside this module, and
+        ``guesses``, the share of a row's tokens that are guessed out of the whole vocabulary."""
+        return {"passes": 1, "frozen": 0, "guesses": 0.0}
 
     def restore(self, kept: Mapping[str, Tensor]) -> None:
         """Take back what `kept` gave; parameters that an engine restores itself may be missing.
@@ -152,7 +157,7 @@ class Objective(nn.Module):
 
     def describe(self) -> dict[str, Any]:
         """For run.json and the card: name, settings, formula, paper, citation."""
-        parts = [part for part in (self.criterion, self) if part is not None]
+        parts = [part for part in (self.criterion, *self.described(), self) if part is not None]
         texts = {key: [getattr(part, key) for part in parts] for key in ("formula", "paper", "citation")}
         if self.criterion is None:
             named = {"name": self.name or type(self).__name__}
@@ -166,7 +171,12 @@ class Objective(nn.Module):
                 "paper": next(filter(None, reversed(texts["paper"])), ""),
                 "citation": "\n\n".join(filter(None, texts["citation"])),
             }
+            | ({"networks": self.networks} if self.networks else {})
         )
+
+    def described(self) -> list[Any]:
+        """What else has a formula, a paper and a citation that `describe` gives, such as a kind of view."""
+        return []
 
     def has_state(self) -> bool:
         """Whether there is something to train or to keep besides the encoder."""

@@ -8,14 +8,26 @@ from typing import Any
 
 from torch import Tensor
 
+from ..data.prompted import Prompted
 from ..data.views import View, Views
+from ..encoder.denoising import Denoising
+from ..encoder.marked import check_prompted
 from ..errors import UserError
 from ..losses import ContrastiveLoss, missing_reference
 from ..losses.base import Pairs
 from ..losses.values import positive_number
-from .base import Batch, Objective
+from .base import READ, Batch, Objective
+from .masking import MaskedTokens
 from .pairs import NEGATIVES, make_pairs
 from .reference import References, Stopwatch
+
+OF_ROWS = (
+    "input_ids",
+    "attention_mask",
+    "text_ids",
+    "view_ids",
+    "text_tokens",
+)  # what a batch has for each of its rows
 
 
 class Contrastive(Objective, name="contrastive"):
@@ -31,6 +43,8 @@ class Contrastive(Objective, name="contrastive"):
         hard_negative_weight: of an anchor's own hard negative in the denominator, 1 for those of others; above 0.
         negatives: "global", those of all processes, or "local".
         max_seq_length: tokens of a sentence that the reference reads.
+        mlm_weight: of masked language modelling beside the loss, over the tokens of all views (Gao et al. 2021,
+            section 6.2); None has none. mlm_probability: the share of the tokens that is to be guessed.
 
     Raises:
         UserError: the loss needs a reference and none is given, or more are given than the loss uses; an unknown value
@@ -47,6 +61,8 @@ class Contrastive(Objective, name="contrastive"):
         reference_weights: Sequence[float] | None = None,
         views: int | Sequence[View] = 2,
         hard_negative_weight: float = 1.0,
+        mlm_weight: float | None = None,
+        mlm_probability: float = 0.15,
     ):
         super().__init__()
         references = list(reference) if isinstance(reference, (list, tuple)) else [reference] * (reference is not None)
@@ -83,6 +99,11 @@ class Contrastive(Objective, name="contrastive"):
         self.side_time = Stopwatch() if references else None
         self._autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
         self._beside: Callable[[], Any] | None = None  # a parameter of the encoder
+        self.mlm_weight, self.mlm_probability = mlm_weight, mlm_probability
+        if mlm_weight is not None:
+            positive_number("mlm_weight", mlm_weight)
+            self.tokens = MaskedTokens(mlm_probability, whole_words=False, named="mlm_probability")
+        self._guessed: Tensor | None = None  # the loss of masked language modelling in the last step
 
     def collator(self, tokenizer: Any, max_seq_length: int, seed: int) -> Callable[[list[Any]], dict[str, Tensor]]:
         return Views(tokenizer, max_seq_length, self.views, seed)
@@ -95,9 +116,15 @@ class Contrastive(Objective, name="contrastive"):
         self._autocast = autocast
         self._beside = lambda: next(model.parameters())
         self.criterion.fit(model.dimensions)
+        if self.mlm_weight is not None:
+            self.tokens.attach(model)
         if self.criterion.matryoshka_dims:  # what scores the encoder or exports it has to know
             model.config.focal_cl = model.config.focal_cl | {"matryoshka_dims": list(self.criterion.matryoshka_dims)}
         kinds = () if isinstance(self.views, int) else self.views
+        if self.prompted:
+            check_prompted(model, kinds, self.max_seq_length)
+        denoised = any(kind.denoised for kind in self.prompted)
+        model.denoising = Denoising.of(model, self.prompted) if denoised else None
         longest = max((kind.longest(self.max_seq_length) for kind in kinds), default=0)
         if longest > model.max_length():
             raise UserError(
@@ -106,27 +133,60 @@ class Contrastive(Objective, name="contrastive"):
             )
 
     def loss(self, model: Any, batch: Batch) -> tuple[Tensor, Pairs]:
-        text_ids = None
-        if self.mask_duplicates:
-            text_ids = batch.get(
-                "view_ids", batch.get("text_ids")
-            )  # (B, V) where views are different texts, else (B,)
-            if text_ids is None:
-                raise UserError(
-                    "the data_collator gives no text_ids (B,), which say what texts are equal; add them, or give "
-                    "mask_duplicates=False"
-                )
-        embeddings = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])  # (B, V, D)
+        embeddings = model(**{name: batch[name] for name in READ if name in batch})  # (B, V, D)
         reference = self._refer(batch)  # (B, D')
+        beside = self._guess_tokens(batch)
         if "real" in batch:  # all ranks run the last batch whole (FSDP2 and ZeRO-3 count on it), then drop its padding
             real = batch["real"]
-            embeddings, text_ids = embeddings[real], None if text_ids is None else text_ids[real]
-            reference = None if reference is None else reference[real]
+            embeddings, reference = embeddings[real], None if reference is None else reference[real]
+            batch = {name: batch[name][real] for name in OF_ROWS if name in batch} | {"seed": batch.get("seed")}
+        embeddings = self.project(embeddings)
         pairs = make_pairs(
-            *(embeddings, text_ids, reference, self.negatives, batch.get("seed"), self.hard_negative_weight)
+            embeddings,
+            self._text_ids(batch),
+            reference,
+            self.negatives,
+            batch.get("seed"),
+            self.hard_negative_weight,
         )
         pairs = self.extend(pairs, batch)
-        return self.criterion(pairs), pairs
+        return self.criterion(pairs) + self.further(batch, embeddings) + beside, pairs
+
+    def _text_ids(self, batch: Batch) -> Tensor | None:
+        """(B, V) where views are different texts, else (B,): which are equal; None where that does not matter.
+
+        Raises:
+            UserError: the collator gives none.
+        """
+        if not self.mask_duplicates:
+            return None
+        ids: Tensor | None = batch.get("view_ids", batch.get("text_ids"))
+        if ids is None:
+            raise UserError(
+                "the data_collator gives no text_ids (B,), which say what texts are equal; add them, or give "
+                "mask_duplicates=False"
+            )
+        return ids
+
+    def _guess_tokens(self, batch: Batch) -> Tensor | float:
+        """The weighted loss of masked language modelling, where there is one."""
+        if self.mlm_weight is None:
+            return 0.0
+        guessed = self.tokens.loss(batch)
+        self._guessed = guessed.detach()
+        return self.mlm_weight * guessed
+
+    def diagnostics(self, pairs: Pairs) -> dict[str, float]:
+        guessed = {} if self._guessed is None else {"mlm_loss": self._guessed.item()}
+        return super().diagnostics(pairs) | guessed
+
+    def project(self, embeddings: Tensor) -> Tensor:
+        """Embeddings (B, V, D) -> what the loss compares, where a subclass puts something between them."""
+        return embeddings
+
+    def further(self, batch: Batch, embeddings: Tensor) -> Tensor | float:
+        """What a subclass adds to the loss; embeddings: those that the loss compares, (B, V, D)."""
+        return 0.0
 
     def extend(self, pairs: Pairs, batch: Batch) -> Pairs:
         """The pairs of a batch with what a subclass adds to them, such as further negatives."""
@@ -142,11 +202,21 @@ class Contrastive(Objective, name="contrastive"):
             return self.reference.encode(batch, self._beside())
 
     def identity(self) -> dict[str, Any]:
-        return super().identity() | {
-            "loss": self.criterion.config | {"mask_duplicates": self.mask_duplicates},
-            "negatives": self.negatives,
-            "hard_negative_weight": self.hard_negative_weight,
-        }
+        return (
+            super().identity()
+            | {
+                "loss": self.criterion.config | {"mask_duplicates": self.mask_duplicates},
+                "negatives": self.negatives,
+                "hard_negative_weight": self.hard_negative_weight,
+            }
+            | ({"templates": [(kind.template.text, kind.denoised) for kind in self.prompted]} if self.prompted else {})
+            | self._masked_settings()
+        )
+
+    def _masked_settings(self) -> dict[str, float]:
+        if self.mlm_weight is None:
+            return {}
+        return {"mlm_weight": self.mlm_weight, "mlm_probability": self.mlm_probability}
 
     def cost(self, steps: Stopwatch) -> dict[str, float]:
         """Seconds a batch that the reference takes, and its share of forward and backward."""
@@ -160,12 +230,27 @@ class Contrastive(Objective, name="contrastive"):
 
     def describe(self) -> dict[str, Any]:
         weight = {} if self.hard_negative_weight == 1 else {"hard_negative_weight": self.hard_negative_weight}
-        return super().describe() | {"mask_duplicates": self.mask_duplicates} | weight
+        texts = [kind.template.text for kind in self.prompted]
+        views = {"templates": texts, "template_denoising": self.prompted[0].denoised} if texts else {}
+        found = super().describe()
+        if self.mlm_weight is not None:
+            found["formula"] += "; plus mlm_weight times the mean over hidden tokens of -log P(token | the others)"
+            found["networks"] = ", and ".join(filter(None, (self.networks, "a head over the vocabulary")))
+        return found | {"mask_duplicates": self.mask_duplicates} | weight | views | self._masked_settings()
+
+    def described(self) -> list[Any]:
+        return self.prompted[:1]
+
+    @property
+    def prompted(self) -> list[Prompted]:
+        """Those of the views that stand in templates of their own."""
+        return [] if isinstance(self.views, int) else [kind for kind in self.views if isinstance(kind, Prompted)]
 
     def beside(self) -> list[Any]:
         """The frozen networks."""
         return [one.model for one in self.reference.each] if self.reference else []
 
-    def memory(self) -> dict[str, int]:
+    def memory(self) -> dict[str, Any]:
         frozen = sum(p.numel() * p.element_size() for model in self.beside() for p in model.parameters())
-        return super().memory() | {"frozen": frozen}
+        masked = {} if self.mlm_weight is None else {"passes": 2, "guesses": self.mlm_probability}
+        return super().memory() | {"frozen": frozen} | masked

@@ -6,7 +6,7 @@ the padding and an interruption change nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from transformers.utils import logging
 
 from ..encoder.chunks import checkpointed
 from ..errors import UserError
+from .base import Batch
 from .pairs import ranks, sum_of_ranks
 
 REPLACED = 0.8  # of the chosen tokens become the mask token
@@ -53,6 +54,14 @@ def draw(seed: int, text_ids: Tensor, mask: Tensor, vocabulary: int, view: int =
     return Draws(chosen, replaced, random, torch.from_numpy(ids).to(mask.device))
 
 
+def draw_views(batch: Batch, vocabulary: int) -> Draws:
+    """`draw` for each view of the sentences of a batch: numbers (B * V, L)."""
+    masks = batch["attention_mask"].unbind(1)
+    views = [draw(batch["seed"], batch["text_ids"], mask, vocabulary, view) for view, mask in enumerate(masks)]
+    names = [field.name for field in fields(Draws)]
+    return Draws(*(torch.stack([getattr(view, name) for view in views], 1).flatten(0, 1) for name in names))
+
+
 def hide(ids: Tensor, special: Tensor, draws: Draws, probability: float, mask_id: int) -> tuple[Tensor, Tensor]:
     """Ids (B, L) with some hidden of those that are not special; and labels (B, L), -100 where nothing is guessed."""
     chosen = (draws.chosen < probability) & ~special
@@ -78,12 +87,13 @@ class MaskedTokens(nn.Module):
     Args:
         probability: of a token, or of a word, to be hidden.
         whole_words: hide words as a whole where the tokenizer marks what goes on with a word by "##".
+        named: what the probability is called where it is refused.
     """
 
-    def __init__(self, probability: float, whole_words: bool):
+    def __init__(self, probability: float, whole_words: bool, named: str = "mask_probability"):
         super().__init__()
         if not 0 < probability < 1:
-            raise UserError(f"mask_probability is {probability}; it must be above 0 and below 1 (0.15 is usual)")
+            raise UserError(f"{named} is {probability}; it must be above 0 and below 1 (0.15 is usual)")
         self.probability, self.whole_words = probability, whole_words
         self._model: list[Any] = []  # in a list, so that the encoder is no part of this module
 
@@ -102,35 +112,47 @@ class MaskedTokens(nn.Module):
         self._model[:] = [model]
         self.mask_id = tokenizer.mask_token_id
         vocabulary = model.config.vocab_size
-        special, continues = torch.zeros(2, vocabulary, dtype=torch.bool)
-        special[[one for one in tokenizer.all_special_ids if one != tokenizer.unk_token_id]] = True
+        special, continues = special_tokens(tokenizer, vocabulary), torch.zeros(vocabulary, dtype=torch.bool)
         marked = [i for name, i in tokenizer.get_vocab().items() if name.startswith("##") and i < vocabulary]
         continues[marked] = self.whole_words
         self.special, self.continues = special, continues  # no buffers: the tokenizer has them in every run
         self.head = masked_head(model).to(next(model.parameters()))
 
-    def loss(self, ids: Tensor, mask: Tensor, text_ids: Tensor, seed: int, view: int = 0) -> Tensor:
-        """Ids and mask (B, L) -> the mean over the hidden tokens of all processes, 0 where there is none."""
-        model, place = self._model[0], ids.device
-        special = self.special.to(place)[ids] | (mask == 0)
-        draws = draw(seed, text_ids, mask, model.config.vocab_size, view)
-        draws = replace(draws, chosen=by_words(draws.chosen, self.continues.to(place)[ids]))
+    def loss(self, batch: Batch) -> Tensor:
+        """The mean over the hidden tokens of all views and processes, 0 where there is none."""
+        model, ids, mask = self._model[0], batch["input_ids"], batch["attention_mask"]  # (B, V, L)
+        special = self.special.to(ids.device)[ids] | (mask == 0)
+        if "real" in batch:  # all ranks run the last batch whole (FSDP2 and ZeRO-3 count on it)
+            special |= ~batch["real"].view(-1, 1, 1)
+        ids, mask, special = ids.flatten(0, 1), mask.flatten(0, 1), special.flatten(0, 1)  # (B * V, L)
+        draws = draw_views(batch, model.config.vocab_size)
+        draws = replace(draws, chosen=by_words(draws.chosen, self.continues.to(ids.device)[ids]))
         hidden, labels = hide(ids, special, draws, self.probability, self.mask_id)
-        step = model.chunk_size or len(ids)
         total: Any = 0.0
-        for rows in (slice(first, first + step) for first in range(0, max(len(ids), 1), step)):
+        for rows in torch.arange(len(ids), device=ids.device).split(model.chunk_size or max(len(ids), 1)):
             chunk = hidden[rows], mask[rows], labels[rows]
             total = total + (checkpointed(self._sum, *chunk) if model.chunk_size else self._sum(*chunk))
-        count = sum_of_ranks(int((labels != IGNORED).sum()), place)
+        count = sum_of_ranks(int((labels != IGNORED).sum()), ids.device)
         found: Tensor = total * (ranks() / max(count, 1))
         return found
 
     def _sum(self, ids: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
         states = self._model[0].encoder(input_ids=ids, attention_mask=mask).last_hidden_state  # (B, L, D)
         wanted = labels != IGNORED
-        logits = self.head(states[wanted])  # (n, vocabulary)
-        wide = logits if logits.dtype == torch.float64 else logits.float()
-        return F.cross_entropy(wide, labels[wanted], reduction="sum")
+        return cross_entropy_sum(self.head(states[wanted]), labels[wanted])
+
+
+def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
+    """Logits (n, vocabulary) and labels (n,) -> the sum over n, in float32 at least."""
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    return F.cross_entropy(wide, labels, reduction="sum")
+
+
+def special_tokens(tokenizer: Any, vocabulary: int) -> Tensor:
+    """Which of the tokens (vocabulary,) stand for no text; the unknown token stands for some."""
+    found = torch.zeros(vocabulary, dtype=torch.bool)
+    found[[one for one in tokenizer.all_special_ids if one != tokenizer.unk_token_id]] = True
+    return found
 
 
 class GivenStates(nn.Module):
@@ -154,8 +176,17 @@ class TiedDecoder(nn.Module):
         self._at = [weight, bias]
 
     def forward(self, states: Tensor) -> Tensor:
-        weight, bias = (None if at is None else getattr(*at) for at in self._at)
+        weight, bias = (None if at is None else gathered(getattr(*at)) for at in self._at)
         return F.linear(states, weight, bias)  # type: ignore[arg-type]
+
+
+def gathered(parameter: Any) -> Any:
+    """A parameter whole, where FSDP2 has shared it out; its gradient is averaged over the ranks, as others are."""
+    if not hasattr(parameter, "full_tensor"):
+        return parameter
+    from torch.distributed.tensor import Partial
+
+    return parameter.full_tensor(grad_placements=[Partial("avg")] * parameter.device_mesh.ndim)
 
 
 class MaskedHead(nn.Module):

@@ -26,7 +26,9 @@ class MaskedLanguageModel(Objective, name="mlm"):
         whole_words: hide words as a whole, where the tokenizer marks the parts of a word by "##".
     """
 
+    projects = False
     formula = "mean over the hidden tokens of -log P(token | sentence with tokens hidden)"
+    networks = "a head over the vocabulary"
     paper = "https://arxiv.org/abs/1810.04805"
     citation = """@inproceedings{devlin2019bert,
   title = {{BERT}: Pre-training of Deep Bidirectional Transformers for Language Understanding},
@@ -49,7 +51,7 @@ class MaskedLanguageModel(Objective, name="mlm"):
             part.requires_grad_(False)
 
     def loss(self, model: Any, batch: Batch) -> tuple[Tensor, Pairs | None]:
-        ids, mask, texts = batch["input_ids"][:, 0], batch["attention_mask"][:, 0], batch["text_ids"]  # (B, L), (B,)
-        if "real" in batch:
-            ids, mask, texts = ids[batch["real"]], mask[batch["real"]], texts[batch["real"]]
-        return self.tokens.loss(ids, mask, texts, batch["seed"]), None
+        return self.tokens.loss(batch), None
+
+    def memory(self) -> dict[str, Any]:
+        return super().memory() | {"guesses": self.mask_probability}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..losses.base import Pairs
-from .base import Batch
+from .base import READ, Batch
 from .contrastive import Contrastive
 from .pairs import gather_rows
 
@@ -36,6 +36,7 @@ class MomentumQueue(Contrastive, name="momentum_queue"):
     """
 
     formula = "the sum over j also runs over the newest vectors of a momentum encoder, embedded without dropout"
+    networks = "a momentum encoder, and a queue of its vectors"
     paper = "https://arxiv.org/abs/2109.04380"
     citation = """@inproceedings{wu2022esimcse,
   title = {{ESimCSE}: Enhanced Sample Building Method for Contrastive Learning of Unsupervised Sentence Embedding},
@@ -88,13 +89,12 @@ class MomentumQueue(Contrastive, name="momentum_queue"):
         """With the queue as further candidates; the vectors of this batch wait for the step."""
         filled = int(self.filled)
         own, excluded = batch["text_ids"], pairs.excluded
-        kept = slice(None) if "real" not in batch else batch["real"]
         if torch.is_grad_enabled():  # a training step, not what is computed for a log line
-            self._newest.append((gather_rows(self._encode(batch)[kept]), gather_rows(own[kept])))
+            self._newest.append((gather_rows(self._encode(batch)), gather_rows(own)))
         if not filled:
             return pairs
         if excluded is not None:
-            excluded = torch.cat([excluded[:], own[kept].unsqueeze(1) == self.queue_ids[:filled]], 1)  # (B, N + K)
+            excluded = torch.cat([excluded[:], own.unsqueeze(1) == self.queue_ids[:filled]], 1)  # (B, N + K)
         queue = self.queue[:filled].to(pairs.candidates.dtype)
         return dataclasses.replace(pairs, candidates=torch.cat([pairs.candidates, queue]), excluded=excluded)
 
@@ -104,8 +104,9 @@ class MomentumQueue(Contrastive, name="momentum_queue"):
         here, there = next(self.twin.parameters()), self._beside() if self._beside else None
         if there is not None and (here.device, here.dtype) != (there.device, there.dtype):
             self.twin.to(there.device, there.dtype)
+        first = {name: batch[name][:, :1] for name in READ if name in batch}  # (B, 1, L)
         with self._autocast():
-            vectors: Tensor = self.twin(batch["input_ids"][:, 0], batch["attention_mask"][:, 0])
+            vectors: Tensor = self.twin(**first)[:, 0]
         return vectors.to(self.queue.dtype)
 
     @torch.no_grad()

@@ -111,6 +111,13 @@ def gather_rows(rows: Tensor, sizes: list[int] | None = None) -> Tensor:
     return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
 
+def gather_with_gradient(rows: Tensor) -> Tensor:
+    """(n, …) of each rank -> (N, …); backward sums over the ranks."""
+    sizes = sizes_of_ranks(len(rows), rows.device)
+    found: Tensor = rows if len(sizes) == 1 else _GatherRows.apply(rows, sizes)
+    return found
+
+
 def sum_of_ranks(number: int, device: torch.device) -> int:
     """The sum of a number over all ranks."""
     if ranks() == 1:

@@ -125,7 +125,8 @@ class ReferenceCollator:
     def __call__(self, rows: list[dict[str, str]]) -> dict[str, Tensor]:
         texts = self.first.plain(rows)
         texts, limit = as_read(self.tokenizer, texts, self.max_seq_length, self.prompt, self.template, True)
-        tokens = token_ids(self.tokenizer, texts, limit, split_special_tokens=True)
+        reading = {"split_special_tokens": True} if self.template is None else self.template.reading
+        tokens = token_ids(self.tokenizer, texts, limit, **reading)
         ids, mask = pad(tokens, self.tokenizer.pad_token_id)
         return self.collator(rows) | {self.prefix + "input_ids": ids, self.prefix + "attention_mask": mask}
 

@@ -43,9 +43,9 @@ class Evaluation:
     prompt_name: str | None = option(None, help="The name of a prompt that the encoder's folder has, such as query.")
     prompt_template: str | None = option(
         None,
-        help="What every text stands in, with {text} in its place; or prompteol, for decoders: This sentence : "
-        '"{text}" means in one word:". A length counts the text alone. Default: the template that the encoder\'s '
-        "folder records.",
+        help="What every text stands in, with {text} in its place and, behind it, perhaps {mask} for the mask token; "
+        'or prompteol, for decoders: This sentence : "{text}" means in one word:"; or promptbert, for --pooler mask. '
+        "A length counts the text alone. Default: the template that the encoder's folder records.",
     )
     truncate_dim: int | None = option(
         None,
@@ -90,14 +90,18 @@ class Evaluation:
         help="For --tasks rerank: a table (qid, label, query, candidate; also split, cid, ir_rank), or the folder "
         "that holds AskUbuntu's text_tokenized.txt(.gz), dev.txt and test.txt. Default: MTEB's AskUbuntu on the Hub.",
         role=PATH,
+        grid=True,
     )
     rerank_split: list[str] | None = option(
-        None, help="The splits to rerank, such as dev2016 or dev. Default: all that the file has."
+        None,
+        help="The splits to rerank, such as dev2016 or dev. Default: all that the file has.",
+        grid=True,
     )
     rerank_scorer: str | None = option(
         None,
         help="Whose rules to score reranking by: official (SemEval task 3; the default for a table) or sbert "
         "(sentence-transformers and MTEB 1; the default for AskUbuntu).",
+        grid=True,
     )
     output_dir: str | None = option(
         None,

@@ -40,6 +40,51 @@ class SweepOptions:
 
 
 @dataclass(frozen=True)
+class ReproduceOptions:
+    """The table or figure, at which scale, and how its runs are started.
+
+    overrides: flags of training for all runs, as they were written.
+    """
+
+    _argument_group_name = "reproduction"
+
+    paper: str | None = option(None, help="The paper, such as focal-2023; without one, all are listed.", place=True)
+    item: str | None = option(None, help="The table or figure, such as table2.", place=True)
+    scale: str = option(
+        "paper",
+        help="paper: the paper's encoders and text; quickstart: all-MiniLM-L6-v2 and 40 steps, which is not the "
+        "paper's setting.",
+        range=one_of("paper", "quickstart"),
+    )
+    seeds: list[int] | None = option(None, help="The seeds. Default: the item's; 1 and 2 at the small scale.")
+    rerank_file: str | None = option(
+        None, help="The reranking set of items that are scored by MAP. Default: the folder askubuntu.", role=PATH
+    )
+    pairs_file: str | None = option(
+        None,
+        help="Labelled pairs for hard-negatives. Default: the training pairs of STS-B in --sts_dir.",
+        role=PATH,
+    )
+    runs: str | None = option(
+        None,
+        help="The folder of the runs' folders and pages. Default: runs/PAPER, or runs/PAPER-quickstart.",
+        role=PATH,
+    )
+    jobs: int = option(
+        1, help="The number of runs at a time, which share CPU threads and GPUs.", range=at_least(1), role=HARMLESS,
+        why="a run does not depend on the runs beside it",
+    )  # fmt: skip
+    launch: str = option("", help="The command that starts a run, such as 'accelerate launch --num_processes 2'.")
+    dry_run: bool = option(
+        False,
+        help="List the commands and an estimate of the hours on this machine, and start nothing.",
+        role=HARMLESS,
+        why="nothing is started",
+    )
+    overrides: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class CompareOptions:
     """The runs, the factor, and where the results go."""
 
@@ -175,6 +220,16 @@ class InspectOptions:
     whole: bool = option(
         False,
         help="Also find the nearest neighbours in the whole file; the time grows with the square of its length.",
+    )
+    labelled: bool = option(
+        False,
+        help="FILE holds labelled pairs (a table with columns sentence1, sentence2, score): show those that people "
+        "rated low and the encoder finds similar.",
+    )
+    after: str | None = option(
+        None,
+        help="With --labelled: a second encoder, such as the first one after training, whose cosines stand beside.",
+        encoder=True,
     )
     top: int = option(10, help="The number of pairs shown of each kind.", range=at_least(1))
     seed: int = option(42, help="The seed of the batches and of dropout.", range=FOREIGN["seed"].range)

@@ -72,6 +72,16 @@ class Loss:
         "the public script takes its logarithm. Default: 1.",
         range=above(0, "above 0 (1 counts it as every other; the public script's 0 is 1 here)"),
     )
+    do_mlm: bool = option(
+        False,
+        help="Guess hidden tokens of the views beside the loss, as SimCSE's auxiliary. It helps tasks that need the "
+        "words and makes unrelated sentences more alike.",
+        together=("mlm_weight", "mlm_probability"),
+    )
+    mlm_weight: float | None = option(None, help="The weight of --do_mlm. Default: 0.1.", range=above(0))
+    mlm_probability: float | None = option(
+        None, help="The share of the tokens that --do_mlm hides. Default: 0.15.", range=share()
+    )
     mask_duplicates: bool | None = option(
         None, help="Equal texts in a batch are not negatives of each other. Default: yes for focal.", told=True
     )
@@ -122,9 +132,9 @@ class View:
     view: str = option(
         "plain",
         help="How the texts of the two views differ: plain leaves them equal, repeat has some tokens of the second "
-        "one twice.",
-        range=one_of("plain", "repeat"),
-        together=("repetition_rate",),
+        "one twice, prompt puts each into a template and pools its mask token (PromptBERT).",
+        range=one_of("plain", "repeat", "prompt"),
+        together=("repetition_rate", "view_templates", "template_denoising", "prompt_template", "pooler"),
     )
     repetition_rate: float | None = option(
         None,
@@ -132,7 +142,16 @@ class View:
         "Default: 0.32.",
         range=share(),
     )
-
+    view_templates: list[str] | None = option(
+        None,
+        help="With --view prompt: the templates of the two views, or one for both, with {text} and, behind it, "
+        "{mask}. The first is the one that texts are embedded with afterwards. Default: those of PromptBERT for the "
+        "family of the encoder.",
+    )
+    template_denoising: bool | None = option(
+        None,
+        help="With --view prompt: subtract what the mask token of a template says without its text. Default: yes.",
+    )
     augmentation: list[str] | None = option(
         None,
         help="{augmentations}; a cutoff takes its rate as NAME:RATE. Give one for both views or one for each, as in "

@@ -28,6 +28,13 @@ class Job:
         role=PATH,
         why="the settings that it stands for are compared one by one",
     )
+    stage: str | None = option(
+        None,
+        help="The name of one of a recipe's stages, to run it alone. Default: all, one after the other, each from the "
+        "encoder of the one before; flags are those of every stage.",
+        role=PATH,
+        why="the settings that it stands for are compared one by one",
+    )
     overwrite_output_dir: bool = option(
         False,
         help="Write into --output_dir although it holds a finished run.",
@@ -73,9 +80,9 @@ class Model:
     )
     prompt_template: str | None = option(
         None,
-        help="What every text stands in, with {text} in its place; or prompteol, for decoders: This sentence : "
-        '"{text}" means in one word:". A length counts the text alone. Default: the template that the encoder\'s '
-        "folder records.",
+        help="What every text stands in, with {text} in its place and, behind it, perhaps {mask} for the mask token; "
+        'or prompteol, for decoders: This sentence : "{text}" means in one word:"; or promptbert, for --pooler mask. '
+        "A length counts the text alone. Default: the template that the encoder's folder records.",
         replaces=("prompt", "prompt_name"),
     )
     mlp_only_train: bool | None = option(
@@ -184,6 +191,7 @@ class Data:
         "strict",
         help="What to do about invalid UTF-8: strict stops and names its place, replace writes U+FFFD.",
         range=one_of("strict", "replace"),
+        **CONTENT,
     )
 
 

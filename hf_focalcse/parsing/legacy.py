@@ -22,10 +22,6 @@ NOT_NEEDED = {  # accepted with a note: what they ask for happens anyway
     "save_safetensors": "weights are always safetensors",
 }
 REPLACED = {  # refused, with what to do
-    "do_mlm": "the masked-language-model auxiliary is not provided: it makes unrelated sentences similar "
-    "(SimCSE issue 174) and did not raise STS scores; leave --do_mlm out",
-    "mlm_weight": "it belongs to --do_mlm, which is not provided; leave it out",
-    "mlm_probability": "it belongs to --do_mlm, which is not provided; leave it out",
     "eval_transfer": "SentEval's transfer tasks are not provided; leave it out and use run_eval.py for STS",
     "do_predict": "use run_eval.py on the trained folder",
     "pad_to_max_length": "batches are padded to their longest sentence, with the same result; leave it out",
@@ -36,7 +32,7 @@ REPLACED = {  # refused, with what to do
     "use_auth_token": "set the environment variable HF_TOKEN or run `hf auth login` instead",
     "validation_file": "use --eval_file with columns sentence1, sentence2, score",
     "validation_split_percentage": "use --eval_file with labelled pairs",
-    "dataset_config_name": "use --dataset_file to name a file of the data set",
+    "dataset_config_name": "use --dataset_config",
     "local_rank": "start several processes with `accelerate launch` or `torchrun`",
     "fp16_opt_level": "use --fp16 alone",
     "sharded_ddp": "use --fsdp or --deepspeed",

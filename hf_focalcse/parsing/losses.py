@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ def objective_settings() -> dict[str, list[LossSetting]]:
     return _settings_in("objectives", keyword_only=True)
 
 
+@cache
 def _settings_in(room: str, keyword_only: bool) -> dict[str, list[LossSetting]]:
     found: dict[str, list[LossSetting]] = {}
     for file in sorted(Path(__file__).parent.with_name(room).glob("[!_]*.py")):
@@ -96,7 +98,8 @@ def add_loss_settings(
 def _default_of(name: str, having: list[str], losses: dict[str, list[LossSetting]]) -> str:
     """The sentence on the default of a setting, loss by loss where they differ."""
     defaults = {loss: s.default for loss in having for s in losses[loss] if s.name == name}
-    shown = {loss: "no" if value is False else str(value) for loss, value in defaults.items() if value is not None}
+    given = {loss: value for loss, value in defaults.items() if value not in (None, "")}
+    shown = {loss: "no" if value is False else str(value) for loss, value in given.items()}
     if not shown:
         return ""
     if len(set(defaults.values())) == 1:

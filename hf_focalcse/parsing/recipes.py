@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, suggest
@@ -14,16 +16,72 @@ def recipe_names() -> list[str]:
     return shipped_names(RECIPES)
 
 
-def read_recipe(recipe: str, parser: Parser) -> dict[str, Any]:
+STAGES = "stages"  # the key of a recipe whose stages are trained one after the other
+FIXED = ("output_dir", "resume_from_checkpoint", "recipe", "stage", "seed")  # of all stages alike
+
+
+def read_recipe(recipe: str, parser: Parser, stage: str | None = None) -> dict[str, Any]:
     """The flags that a shipped recipe or a yaml file gives, as ``{setting: value}``.
 
+    stage: of a recipe that has stages, whose keys take precedence over those beside ``stages``; None: its last one.
+
     Raises:
-        UserError: there is no such recipe or file, it is not valid yaml, or a key is not a flag.
+        UserError: there is no such recipe, file or stage, it is not valid yaml, or a key is not a flag.
+    """
+    file, content = load_recipe(recipe)
+    stages = stages_of(recipe)
+    if stage is not None and stage not in stages:
+        there = f"its stages are {', '.join(stages)}" if stages else "it has no stages"
+        raise UserError(f"--stage is {stage!r}, but recipe {recipe}: {there}; name one of those, or leave it out")
+    if stages:
+        content = {key: value for key, value in content.items() if key != STAGES}
+        content |= stages[stage or list(stages)[-1]]
+    return flags_in(file, content, parser)
+
+
+def load_recipe(recipe: str) -> tuple[Path, dict[str, Any]]:
+    """A recipe's file and what it holds.
+
+    Raises:
+        UserError: there is none, or it is no mapping.
     """
     file = find_yaml("recipe", recipe, RECIPES, "flags as keys")
     content = load_yaml("recipe", file)
     if not isinstance(content, dict):
         raise UserError(f"recipe {file} must be a mapping of flags to values, for instance 'loss: focal'")
+    return file, content
+
+
+def stages_of(recipe: str | None) -> dict[str, dict[str, Any]]:
+    """Name -> flags of each stage of a recipe, in order; none where it is one run.
+
+    Raises:
+        UserError: they are written otherwise.
+    """
+    if recipe is None:
+        return {}
+    file, content = load_recipe(recipe)
+    found = content.get(STAGES)
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or len(found) < 2 or not all(isinstance(flags, dict) for flags in found.values()):
+        raise UserError(
+            f"recipe {file}: {STAGES} must be a mapping of two stages or more, each a name with its flags, for "
+            "instance 'mlm: {objective: mlm}'"
+        )
+    for name, flags in found.items():
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", str(name)):
+            raise UserError(
+                f"recipe {file}: the stage {name!r} names a folder; give it letters, digits, - and _ alone"
+            )
+        fixed = [key for key in FIXED if key in flags]
+        if fixed:
+            raise UserError(f"recipe {file}: {fixed[0]} is that of all stages; take it out of stage {name!r}")
+    return {str(name): flags for name, flags in found.items()}
+
+
+def flags_in(file: Path, content: dict[str, Any], parser: Parser) -> dict[str, Any]:
+    """The same of what a recipe holds, its keys checked."""
     values = {}
     known, many = parser.destinations(), parser.taking_lists()
     parser.refuse_short(map(str, content), f"recipe {file}")

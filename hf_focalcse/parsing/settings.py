@@ -53,12 +53,22 @@ class Settings:
     recipe: str | None
     command: tuple[str, ...]
     notes: tuple[str, ...]
+    script: str = "run_unsup.py"
 
     def own(self) -> dict[str, Any]:
         """The options of this package, by name; what is published is not among them."""
         embedding = (self.job, self.model, self.lora, self.loss, self.reference)
         groups = (*embedding, self.views, self.data, self.dev, self.distributed)
         return {name: value for group in groups for name, value in vars(group).items()}
+
+    def again(self, *flags: str, without: str = "") -> Settings:
+        """The settings of the same command line with further flags, which take precedence. without: a flag that is
+        left out of it."""
+        argv = list(self.command[len(self.script.split()) :])
+        while without in argv:
+            del argv[(at := argv.index(without)) : at + 2]
+        argv = [word for word in argv if not (without and word.startswith(f"{without}="))]
+        return parse([*argv, *flags], self.script)
 
     def noting(self, *notes: str, **changes: Any) -> Settings:
         """The settings after a decision: with ``changes``, and with notes of why."""
@@ -90,7 +100,7 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
         recipe = "quickstart"
     values: dict[str, Any] = {}
     if recipe is not None:
-        values = read_recipe(recipe, parser)
+        values = read_recipe(recipe, parser, _last_value(argv, "--stage"))
         chosen = _last_value(argv, "--loss") or values.get("loss", Loss.loss)
         values = _without_foreign(values, losses, f"loss {chosen}", recipe, notes)
         chosen = _last_value(argv, "--objective") or values.get("objective", Loss.objective)
@@ -98,6 +108,8 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
         table = replaces()
         replaced = {key for flag in explicit for key in table.get(flag, ())}
         values = {key: value for key, value in values.items() if key not in replaced}
+    elif "stage" in explicit:
+        raise UserError("--stage belongs to --recipe, which is not given; leave it out")
     given = explicit | set(values)
     namespace = parser.parse(argv, as_flags(values))
     _adjust(namespace, explicit, given)
@@ -126,6 +138,7 @@ def parse(argv: list[str], script: str = "run_unsup.py") -> Settings:
         given=frozenset(given),
         recipe=recipe,
         command=(*script.split(), *argv),
+        script=script,
         notes=tuple(notes),
     )
 
@@ -191,6 +204,14 @@ def check_together(namespace: argparse.Namespace, explicit: set[str]) -> None:
             raise UserError(f"--{name} belongs to --lora, which is not given; add --lora, or leave --{name} out")
     if namespace.repetition_rate is not None and namespace.view != "repeat":
         raise UserError("--repetition_rate belongs to --view repeat, which is not given; leave it out")
+    for name in ("mlm_weight", "mlm_probability"):
+        if getattr(namespace, name) is not None and not namespace.do_mlm:
+            raise UserError(f"--{name} belongs to --do_mlm, which is not given; add --do_mlm, or leave --{name} out")
+    for name in ("view_templates", "template_denoising"):
+        if getattr(namespace, name) is not None and namespace.view != "prompt":
+            raise UserError(f"--{name} belongs to --view prompt, which is not given; leave it out")
+    if namespace.view == "prompt":
+        check_prompts(namespace)
     for name in ("reference_pooler", "reference_revision", "reference_weights"):
         if getattr(namespace, name) is not None and namespace.reference_model is None:
             raise UserError(f"--{name} belongs to --reference_model, which is not given; leave it out")
@@ -199,6 +220,26 @@ def check_together(namespace: argparse.Namespace, explicit: set[str]) -> None:
         raise UserError(f"{pairs} is given to score the encoder on, but --eval_strategy is no; leave one of them out")
     if namespace.push_to_hub and namespace.hub_model_id is None:
         raise UserError("--push_to_hub needs --hub_model_id org/name")
+
+
+def check_prompts(namespace: argparse.Namespace) -> None:
+    """Refuse what does not go with views in templates.
+
+    Raises:
+        UserError: with the flag and what takes its place.
+    """
+    if namespace.prompt_template is not None:
+        raise UserError(
+            "--prompt_template and --view prompt both put texts into a template; name the template with "
+            "--view_templates, whose first one is kept for embedding"
+        )
+    if namespace.pooler not in (None, "mask"):
+        raise UserError(
+            f"--view prompt pools the mask token of its templates, and --pooler is {namespace.pooler}; leave one out"
+        )
+    templates = namespace.view_templates
+    if templates is not None and len(templates) not in (1, 2):
+        raise UserError(f"--view_templates has {len(templates)} values; give one for both views, or one for each")
 
 
 def check_without_effect(namespace: argparse.Namespace, explicit: set[str], notes: list[str]) -> None:
@@ -242,19 +283,23 @@ def _add_settings(parser: Parser) -> None:
 def _without_foreign(
     values: dict[str, Any], losses: dict[str, list[LossSetting]], chosen: str, recipe: str, notes: list[str]
 ) -> dict[str, Any]:
-    """The values of a recipe without the settings that only other losses, or objectives, than the chosen one have.
+    """The values of a recipe without the settings that only other losses, or objectives, than the chosen one have, and
+    without those of the recipe's own loss that the chosen one takes in some of its forms only (m in dclr).
 
     chosen: its kind and its name, such as "loss focal".
     """
-    name = chosen.partition(" ")[2]
+    kind, _, name = chosen.partition(" ")
     if name not in losses:
         return values
     foreign = {s.name for settings in losses.values() for s in settings} - {s.name for s in losses[name]}
+    replaced = values.get(kind, name) != name
+    optional = {s.name for s in losses[name] if s.default is None} if replaced else set()
     notes += [
-        f"recipe {recipe}: {key} is left out because {chosen} does not have it"
-        for key in sorted(foreign & values.keys())
+        f"recipe {recipe}: {key} is left out because {chosen} "
+        + ("does not have it" if key in foreign else f"has it in some forms only; give --{key} if it is meant")
+        for key in sorted((foreign | optional) & values.keys())
     ]
-    return {key: value for key, value in values.items() if key not in foreign}
+    return {key: value for key, value in values.items() if key not in foreign | optional}
 
 
 def _settings_of(

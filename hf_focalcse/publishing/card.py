@@ -56,7 +56,7 @@ def make_card(record: RunRecord, results: Results | None, plots: Sequence[str] =
     record = record.publishable()
     model, loss, publication = record.model, record.loss, record.publication
     base, name = model["base_model"], model_name(record)
-    settings = {k: v for k, v in loss.items() if k not in ("name", "formula", "paper", "citation")}
+    settings = {k: v for k, v in loss.items() if k not in ("name", "formula", "networks", "paper", "citation")}
     citations = list(dict.fromkeys([loss["citation"], InfoNCE.citation]))  # every loss here builds on SimCSE
     values = {
         "title": escape_markdown(name),
@@ -65,7 +65,7 @@ def make_card(record: RunRecord, results: Results | None, plots: Sequence[str] =
         "supervision": "on pairs of texts that are said to mean the same"
         if record.data.get("columns")
         else "without labels",
-        "loss_name": loss["name"],
+        "loss_name": loss["name"] + (f" within {loss['objective']}" if "objective" in loss else ""),
         "paper": loss["paper"],
         "start": link(base) if base else code_span(Path(str(model["name_or_path"])).name),
         "notes": "".join(f"\n**Note:** {sentence(note)}\n" for note in record.notes),
@@ -76,6 +76,9 @@ def make_card(record: RunRecord, results: Results | None, plots: Sequence[str] =
         "training": training_table(record),
         "formula": loss["formula"],
         "loss_settings": escape_markdown(", ".join(f"{k} = {v}" for k, v in settings.items())),
+        "networks": f"\nIn training alone there were, besides the encoder: {sentence(loss['networks'])}\n"
+        if loss.get("networks")
+        else "",
         "repeat": repeat(record),
         "alarms": "".join(f"\n> **Alarm:** {sentence(alarm)}\n\n" for alarm in record.alarms) or "\n",
         "limits": limits(record),
@@ -148,6 +151,7 @@ def training_table(record: RunRecord) -> str:
         "Best checkpoint": escape_markdown(
             f"step {record.best['step']}, by {record.best['metric']}" if record.best else "the last"
         ),
+        **stages_row(record),
         "Recipe": escape_markdown(record.recipe or "none"),
         **adapter_row(record),
         "Seed": str(record.seed),
@@ -160,6 +164,19 @@ def training_table(record: RunRecord) -> str:
         "Code": f"git commit `{record.git_commit}`" if record.git_commit else "an installed package, not a checkout",
     }
     return Table(["", ""], [[key, value] for key, value in rows.items()], align="ll").markdown(marked_up=True)
+
+
+def stages_row(record: RunRecord) -> dict[str, str]:
+    """What the encoder was trained with before, where that is known."""
+    said = []
+    for row in record.stages:
+        source = f" ({row['paper']})" if row.get("paper") else ""
+        text = (
+            f"{row['steps']} steps on {row['text']}, {row['sentences']:,} sentences, sha256 {str(row['sha256'])[:16]}"
+        )
+        rate = f"learning rate {row['learning_rate']}, seed {row['seed']}"
+        said.append(f"{row['objective']}{source}: {text}, {rate}")
+    return {"Stages before": escape_markdown("; then ".join(said))} if said else {}
 
 
 def adapter_row(record: RunRecord) -> dict[str, str]:

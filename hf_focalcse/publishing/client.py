@@ -39,15 +39,15 @@ def careful_client() -> Any:
 
 
 def keep_token_home(request: Any) -> None:
-    if (request.url.host, request.url.scheme) != home():
+    if origin(str(request.url)) != origin(str(constants.ENDPOINT)):
         for name in TOKEN_HEADERS:
             request.headers.pop(name, None)
 
 
-def home() -> tuple[str, str]:
-    """Host and scheme of the Hub."""
-    parts = urlsplit(str(constants.ENDPOINT))
-    return parts.hostname or "", parts.scheme
+def origin(address: str) -> tuple[str, str | None, int | None]:
+    """Scheme, host and port of an address."""
+    parts = urlsplit(address)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 def shorten_wait(response: Any) -> None:

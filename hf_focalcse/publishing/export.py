@@ -12,6 +12,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from ..encoder.loading import load_model, require_projection
+from ..encoder.prompts import add_prompt
 from ..errors import UserError
 from ..runs.atomic import draft_folder
 from ..runs.locking import locked
@@ -21,7 +22,7 @@ from .card import render
 from .export_records import check_records, keep_hand_made, remember, remembered, write_records
 from .formats import write_encoder, write_onnx, write_quantized_onnx, write_sentence_transformers
 from .manifest import CARD, files_in, foreign_files, is_export, shortened, write_manifest
-from .parity import check_vectors, lowest_cosine
+from .parity import CHECKED, LOWEST_COSINE, check_vectors, lowest_cosine
 from .readers import who_differs
 from .usage import EXAMPLES
 
@@ -76,6 +77,8 @@ def export_model(
         model = load_model(str(checkpoint)).float().eval()
         if truncate_dim is not None:
             cut_vectors(model, truncate_dim)
+        if sentence_transformers:
+            say_as_prompt(model)
         require_projection(model, str(checkpoint))
         check_formats(model, sentence_transformers, onnx)
         check_libraries(model.pooler_name, sentence_transformers, onnx)
@@ -179,13 +182,37 @@ def check_formats(model: Any, sentence_transformers: bool, onnx: bool) -> None:
         )
 
 
+def say_as_prompt(model: Any) -> None:
+    """Let an encoder whose template only stands before a text have it as its prompt, with which other libraries embed
+    alike, at the length that the template leaves.
+
+    Raises:
+        UserError: that would give other vectors.
+    """
+    before = None if model.template is None else model.template.before
+    if before is None:
+        return
+    vectors, template = model.encode(CHECKED), model.template
+    kept = len(template.empty(model.tokenizer)[0]) + model.max_length()
+    model.template = None
+    model.prompts, model.default_prompt_name = add_prompt(model.prompts, before)
+    model.max_seq_length = kept
+    model.keep_record()
+    lowest = lowest_cosine(vectors, model.encode(CHECKED))
+    if lowest < LOWEST_COSINE:
+        raise UserError(
+            f"the template {template.text!r} as a prompt before each text gives other vectors (lowest cosine "
+            f"{lowest:.7f}), since its tokens and those of a text run together; export with --no_sentence_transformers"
+        )
+
+
 def check_template(template: Any, sentence_transformers: bool) -> None:
     """Check that files of sentence-transformers are not asked for where they would give other vectors.
 
     Raises:
-        UserError: texts stand in a template.
+        UserError: texts stand in a template that does more than stand before them.
     """
-    if template is not None and sentence_transformers:
+    if template is not None and template.before is None and sentence_transformers:
         raise UserError(
             f"this encoder reads every text within the template {template.text!r}, and the files of "
             "sentence-transformers can say only what stands before a text: they would give other vectors; export it "

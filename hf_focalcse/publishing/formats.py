@@ -74,7 +74,7 @@ def write_onnx(model: Any, stage: Path, limit: int) -> float:
                 **model.family.arguments,
             )
             layers = output.hidden_states if row.all_layers else (output.last_hidden_state,)
-            vectors = model.after_pooling(row.pool(layers, attention_mask, input_ids))
+            vectors = model.after_pooling(model.pool(layers, attention_mask, input_ids))
             return output.last_hidden_state, vectors[:, : model.truncate_dim]
 
     path = stage / ONNX_FILE

@@ -26,9 +26,9 @@ def merge_cards(base: str | None, theirs: str, ours: str) -> tuple[str, list[str
     """
     if theirs == base or not theirs.strip():
         return ours, []
+    (front, text), (their_front, their_text) = split_card(ours), split_card(theirs)
     if ours in (base, theirs):
         return theirs, []
-    (front, text), (their_front, their_text) = split_card(ours), split_card(theirs)
     if base is None:
         metadata = merge_metadata({}, their_front, front)
         their_text = their_text.strip()

@@ -37,9 +37,8 @@ folder, plain = given["folder"], given["plain"]
 options = {"trust_remote_code": False, "local_files_only": True}
 model, report = getattr(transformers, plain["auto"]).from_pretrained(folder, output_loading_info=True, **options)
 texts = given["read"]
-batch = transformers.AutoTokenizer.from_pretrained(folder, **options)(
-    texts, padding=True, truncation=True, return_tensors="pt"
-)
+tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
+batch = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
 mask = batch["attention_mask"].unsqueeze(-1).clone()
 with torch.inference_mode():
     output = model.eval()(**batch, output_hidden_states=given["all_layers"])

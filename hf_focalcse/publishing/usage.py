@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ..data.template import NAMED, Template
+from ..data.template import MASK, NAMED, PLACE, Template
 from ..encoder.poolers import pooler_of
 from ..runs.record import RunRecord
 from ..runs.scores import Results
@@ -39,7 +39,7 @@ def usage(record: RunRecord, results: Results | None) -> Iterator[str]:
     """Code blocks, each under a line that names its library."""
     publication = record.publication
     name = repository(publication)
-    where = "" if "repo_id" in publication else "In this folder, from Python started in it. "
+    where = "" if name != "." else "In this folder, from Python started in it. "
     cosine = publication.get("example_cosine")
     result = f"  # {cosine:.3f}" if cosine is not None else ""
     size = record.model.get("truncate_dim")
@@ -162,9 +162,13 @@ def filling(template: Template | None) -> str:
     lines = []
     if template.name in NAMED:  # what `punctuated` does
         lines = [
-            """texts = [text if text.endswith((".", "?", '"', "'")) else text and text + "." for text in texts]""",
-            """texts = [text.replace('"', "'") for text in texts]""",
-            """texts = [text[:-1] + "." if text.endswith("?") else text for text in texts]""",
+            """texts = [text if text.endswith((".", "?", '"', "'")) else text and text + "." for text in texts]"""
         ]
-    lines.append(f'texts = [{template.text!r}.replace("{{text}}", text) for text in texts]')
+        if NAMED[template.name].plain_quotes:
+            lines += [
+                """texts = [text.replace('"', "'") for text in texts]""",
+                """texts = [text[:-1] + "." if text.endswith("?") else text for text in texts]""",
+            ]
+    whole = f'{template.text!r}.replace("{MASK}", tokenizer.mask_token)' if template.masked else repr(template.text)
+    lines.append(f'texts = [{whole}.replace("{PLACE}", text) for text in texts]')
     return "".join(f"{line}\n" for line in lines)

@@ -17,6 +17,7 @@ from typing import Any
 from ..errors import UserError
 from .locking import is_free, locked
 
+BELOW = ("plots", ".eval_results")  # the folders in an output folder that its holder writes files into, one by one
 DRAFT = re.compile(r"\..+\.part-\d+")  # what a draft is called, beside what it is a draft of
 
 
@@ -88,6 +89,9 @@ def exchange(one: Path, other: Path) -> None:
 def clear_drafts(folder: Path, folders: bool = False) -> None:
     """Delete the drafts that killed processes have left in a folder: those of files, while the lock of the folder is
     held, or those of folders, each of which is locked as long as it is written."""
+    for name in () if folders else BELOW:
+        if (folder / name).is_dir() and not (folder / name).is_symlink():
+            clear_drafts(folder / name)
     with suppress(OSError):
         for path in [path for path in folder.iterdir() if DRAFT.fullmatch(path.name) and not path.is_symlink()]:
             if folders and path.is_dir() and is_free(path):

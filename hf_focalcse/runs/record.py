@@ -29,13 +29,21 @@ KINDS: dict[str, Any] = {  # field -> what it holds
     **dict.fromkeys(("dev_sets", "differences", "start_differences"), dict),
     **dict.fromkeys(("command", "alarms", "notes"), TEXTS),
     **dict.fromkeys(("baseline", "start", "final"), NUMBERS),
-    **{"log": ROWS, "seed": int, "world_size": int, "seconds": float | int | None, "best": dict | None},
+    **{
+        "stages": ROWS,
+        "log": ROWS,
+        "seed": int,
+        "world_size": int,
+        "seconds": float | int | None,
+        "best": dict | None,
+    },
     **{"recipe": str | None, "git_commit": str | None, "started": str, "baseline_of": str},
 }
 AS_PUBLISHED = "as published"  # the encoder before training, with the pooling and prompt that its checkpoint records
 # A path that stands out from other text: it begins at the root, the home folder or a drive, or with dots.
 PATH = re.compile(r"""(?<![\w.:/~\\)\]-])(?:[A-Za-z]:|~\w*|\.{1,2})?(?:[/\\][^\s/\\'"`,;:()\[\]]+)+[/\\]?""")
 PROMPTS = ("prompt", "prompts")  # keys of texts that stay as they are, slashes too
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 A_PATH = re.compile(r"(?:~\w*|\.{0,2}|[A-Za-z]:)[/\\]")  # the beginning of a value that is a path, spaces and all
 
 
@@ -63,6 +71,7 @@ class RunRecord:
     started: str = ""  # UTC, ISO 8601
     seconds: float | None = None  # of all parts of a resumed run, without steps that were lost and done again
     log: list[dict[str, Any]] = field(default_factory=list)
+    stages: list[dict[str, Any]] = field(default_factory=list)  # what its encoder was trained with before, see `stage`
     dev_sets: dict[str, str] = field(default_factory=dict)  # dev set -> its sha256
     baseline: dict[str, float] = field(default_factory=dict)  # the dev scores before the first step
     baseline_of: str = ""  # "as published", or the pooling where nothing records one; see `baseline_name`
@@ -114,15 +123,19 @@ class RunRecord:
                 flag, _, part = part.partition("=")
                 at_path = flag[2:].replace("-", "_") in places
             local |= {part} if at_path else set()
-        if self.model.get("base_model") != self.model.get("name_or_path"):
-            local.add(self.model.get("name_or_path") or "")
+        for encoder in (self.model, self.model.get("reference") or {}):
+            names = listed(encoder.get("name_or_path"))
+            likely = [name for name in names if HUB_ID.fullmatch(name)]  # all that older records of references tell
+            local |= {name for name in names if name not in listed(encoder.get("base_model", likely))}
         local.add(self.recipe or "")
         values = [value for setting in self.settings.values() for value in listed(setting)]
         values += [part.partition("=")[2] if part.startswith("--") else part for part in self.command]
         local |= {value for value in values if isinstance(value, str) and A_PATH.match(value)}
         content = asdict(self)
-        for name in ("command", "recipe", "settings", "model", "data", "notes", "alarms", "best"):
+        for name in ("command", "recipe", "settings", "model", "data", "stages", "notes", "alarms", "best"):
             content[name] = without_paths(content[name], local)
+        told = ("formula", "networks", "paper", "citation")  # which hold addresses of the web
+        content["loss"] = {k: v if k in told else without_paths(v, local) for k, v in content["loss"].items()}
         content["data"].pop("samples", None)
         for file in content["data"].get("files", ()):
             file["name"] = last_part(file["name"])
@@ -138,7 +151,7 @@ class RunRecord:
         path = Path(folder) / RUN_FILE
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            content = {name: {} for name in ADDED_LATER} | {"baseline_of": ""} | content
+            content = {name: {} for name in ADDED_LATER} | {"baseline_of": "", "stages": []} | content
             for name, of in content.items():
                 if name in KINDS and not _is(of, KINDS[name]):
                     raise ValueError(f"{name} is {str(of)[:60]!r}")

@@ -31,6 +31,7 @@ SEVEN = {  # the tasks whose average papers print, in their order -> title
 }
 SUBSET = "subset:"
 SIZE = "dim:"
+LOWER_IS_BETTER = ("alignment", "uniformity")  # metrics of Wang & Isola (2020)
 MAIN_METRICS = ("mrr",)  # that a set is known by and that have no aggregation, beside MAP: a row for each kind of task
 
 
@@ -168,6 +169,12 @@ def set_of(key: str) -> str:
 def headline(set_key: str) -> str:
     """``STS16/test/all/spearman`` of ``STS16/test``."""
     return str(ScoreKey.headline(set_key))
+
+
+def score_of(set_key: str, scores: Mapping[str, float]) -> str:
+    """The key in ``scores`` that a set is known by: Spearman over its pairs, MAP of its queries, or MRR."""
+    spearman = headline(set_key)
+    return spearman if spearman in scores else next((k for k in headlines(scores) if set_of(k) == set_key), spearman)
 
 
 def headlines(scores: Mapping[str, float]) -> dict[str, float]:

@@ -206,6 +206,21 @@ PUBLISHED = {  # setting -> what is far from anything published, below and above
 }
 
 
+def untrained_token(model: Any) -> Iterable[tuple[str, str]]:
+    """(kind, message) where the embedding that the encoder leaves untrained is not that of the padding."""
+    left, tokenizer = getattr(model.get_input_embeddings(), "padding_idx", None), model.tokenizer
+    if left not in (None, tokenizer.pad_token_id) and left not in tokenizer.all_special_ids:
+        token = tokenizer.convert_ids_to_tokens(left)
+        yield (
+            "padding",
+            (
+                f"config.json of the encoder pads with token {left}, {token!r}, whose embedding gets no gradient, and "
+                f"its tokenizer with token {tokenizer.pad_token_id}, {tokenizer.pad_token!r}; if that is a mistake, "
+                "mend pad_token_id in config.json"
+            ),
+        )
+
+
 def far_settings(settings: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     """(kind, message) for each setting that is far from anything that was published."""
     for name, (least, most, published) in PUBLISHED.items():

@@ -138,6 +138,12 @@ def check_honoured(args: TrainingArguments) -> None:
         f"it is one of {type(args).__name__}, which FocalCSETrainer does not have",
     )
     reasons |= UNHONOURED
+    for name in ("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"):
+        if (getattr(args, name, None) or {}).get("preserve_rng_state") is False:
+            raise UserError(
+                f"{name} has preserve_rng_state false, with which activations would be computed again with another "
+                "dropout, and the gradient would be wrong; leave it out"
+            )
     if foreign:
         del reasons["prediction_loss_only"]  # these arguments always set it
     for f in fields(args):

@@ -20,6 +20,7 @@ from transformers.trainer_utils import IntervalStrategy
 from ..compat import set_loss_since_log
 from ..errors import Stopped, UserError
 from ..evaluation.metrics import alignment, uniformity
+from ..objectives.base import READ
 from ..objectives.pairs import on_any_rank, rank
 from .checkpoints import clear_stage
 from .engines import check_wrapper
@@ -172,7 +173,8 @@ def measure_views(
     with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(0)
         model.train()
-        views = model(batch["input_ids"].to(device), batch["attention_mask"].to(device))  # (B, V, D)
+        read = {name: batch[name].to(device) for name in READ if name in batch}
+        views = model(**read)  # (B, V, D)
     model.train(was_training)
     first, second = views[:, :2].float().cpu().numpy().swapaxes(0, 1)
     return {"measured_views/alignment": alignment(first, second), "measured_views/uniformity": uniformity(first)}

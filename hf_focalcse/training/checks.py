@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from accelerate.utils import DynamoBackend
 from torch.utils.data import IterableDataset
 from transformers.utils import logging
@@ -14,6 +15,7 @@ from ..losses import ContrastiveLoss
 from ..objectives import Contrastive, Objective
 from .given import pair_columns_of, take_loss, take_reference
 
+HALVES = (torch.float16, torch.bfloat16)
 logger = logging.get_logger(__name__)
 
 
@@ -47,17 +49,25 @@ def choose_objective(
     return objective
 
 
-def check_model(model: Any, args: Any) -> None:
+def check_model(model: Any, args: Any, comparing: bool = True) -> None:
     """See that the encoder can be trained with these arguments, and log the dropout that makes two views differ.
+
+    comparing: whether sentences are compared, which needs views that differ and negatives.
 
     Raises:
         UserError: the views would be equal, activations cannot be recomputed, one process sees several GPUs, or a
             batch has no negatives.
     """
+    halves = sorted({str(p.dtype) for p in model.parameters() if p.requires_grad and p.dtype in HALVES})
+    if halves:
+        raise UserError(
+            f"the weights of the encoder are {', '.join(halves)}, in which small updates are lost; load it in "
+            "float32, as load_model does, and compute in half precision with bf16 or fp16 of the arguments"
+        )
     rates = model.dropout_rates()
     logger.info("dropout of the encoder: %s", ", ".join(f"{k}={v}" for k, v in rates.items()))
     noisy = model.lora is not None and model.lora.dropout > 0
-    if not any(rates.values()) and not model.augmented and not noisy:
+    if comparing and not any(rates.values()) and not model.augmented and not noisy:
         raise UserError(
             f"every dropout rate of this {model.config.model_type} encoder is 0 ({', '.join(rates)}), so both views "
             "of a sentence would be equal and nothing could be learnt; give --dropout 0.1, or an --augmentation "
@@ -76,7 +86,7 @@ def check_model(model: Any, args: Any) -> None:
             f"{args.n_gpu} GPUs are visible to one process, which would split every batch between them; start with "
             f"torchrun --nproc_per_node {args.n_gpu} run_unsup.py …, or set CUDA_VISIBLE_DEVICES=0 to use one"
         )
-    if args.per_device_train_batch_size < 2:
+    if comparing and args.per_device_train_batch_size < 2:
         raise UserError(
             f"per_device_train_batch_size is {args.per_device_train_batch_size}; a sentence needs at least one other "
             "in its batch as a negative, so give 2 or more (64 is usual)"

@@ -140,8 +140,21 @@ def check_engine(args: Any, accelerator: Any, objective: Any = None) -> None:
             "FSDP with SHARDED_STATE_DICT saves a folder without a model; give --fsdp_state_dict_type FULL_STATE_DICT "
             'to accelerate launch, or "state_dict_type": "FULL_STATE_DICT" in --fsdp_config'
         )
+    if several > 1 and recomputes_reentrantly(args):
+        raise UserError(
+            f"activations are to be computed again with use_reentrant true, by which {runs} gets the gradient of a "
+            "parameter twice and stops; leave use_reentrant out, without which they are computed again in the way "
+            "that works"
+        )
     if runs.startswith("ZeRO"):
         check_deepspeed(accelerator.state.deepspeed_plugin.deepspeed_config, args)
+
+
+def recomputes_reentrantly(args: Any) -> bool:
+    """Whether activations are computed again by the older way of torch, a backward pass within backward."""
+    names = ("gradient_checkpointing", "activation_checkpointing")  # the second is its name in newer versions
+    asked = any(getattr(args, name, None) for name in names)
+    return asked and any((getattr(args, f"{name}_kwargs", None) or {}).get("use_reentrant") for name in names)
 
 
 def check_deepspeed(config: dict[str, Any], args: Any) -> None:

@@ -207,12 +207,15 @@ def describe_data(data: Any, trained_on: int) -> dict[str, Any]:
     return {"source": SOURCE, "kept": len(data)}
 
 
-def fingerprint(data: Any) -> Any:
-    """What is equal where a resumed run has the data of the run before it."""
+def fingerprint(data: Any, workers: int = 0) -> Any:
+    """What is equal where a resumed run has the data of the run before it. workers: that read them, each a part of a
+    stream, so that its order depends on them."""
     report = getattr(data, "report", None)
     if report is not None:
         return report.sha256
-    return STREAM if isinstance(data, IterableDataset) else len(data)
+    if isinstance(data, IterableDataset):
+        return STREAM if workers < 2 else f"{STREAM}, read by {workers} processes"
+    return len(data)
 
 
 # ---- dev tasks

@@ -8,11 +8,18 @@ from hashlib import blake2b
 from typing import Any
 
 from torch import nn
+from transformers import SchedulerType
 
+from ..data.views import Views
 from ..options.tables import identity
 
+CHOOSING = (  # when it is scored and saved, which changes nothing where no score decides anything
+    *("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "save_strategy", "save_steps"),
+    *("metric_for_best_model", "greater_is_better"),
+)
 SAMPLED = 1024  # values of a tensor that are looked at
-DRAWN = ("pooler.", "mlp.", "lora", "objective.", "tail.")  # parts that may be drawn anew, of the seed
+DRAWN = ("pooler.", "mlp.", "lora", "objective.")  # parts that may be drawn anew, of the seed
+OF_NO_MATTER = ("name_or_path", "version", "focal_cl", "architectures", "dtype", "dropout", "use_cache")  # in a config
 
 
 def identity_of_run(trainer: Any) -> dict[str, Any]:
@@ -23,29 +30,68 @@ def identity_of_run(trainer: Any) -> dict[str, Any]:
     """
     args, model = trainer.args, trainer.encoder
     frozen = trainer.train_objective.reference
-    return (
-        trainer.asked
-        | identity(args.to_dict())
-        | {
-            "world_size": args.world_size,
-            "device": args.device.type,
-            "pooler": model.pooler_name,
-            "projection": model.projection_use,
-            "dropout": model.dropout_rates(),
-            "augmentation": [str(one) for one in model.augmentations] or ["dropout"],
-            "prompt": model.prompt,
-            "prompt_template": None if model.template is None else model.template.name,
-            "max_seq_length": trainer.max_seq_length,
-            "chunk_size": model.chunk_size,
-            "start": weights_fingerprint(model),
-            "tokenizer": tokenizer_fingerprint(trainer.processing_class),
-            "reference": [weights_fingerprint(one.model) for one in getattr(frozen, "each", [frozen]) if one],
-            "lora": None if model.lora is None else model.lora.settings(),
-            "base_weights": None if model.lora is None else model.lora.digest,
-            "dev": dev_fingerprint(trainer.dev),
-            **trainer.train_objective.identity(),
-        }
-    )
+    by_scores = args.load_best_model_at_end or args.lr_scheduler_type == SchedulerType.REDUCE_ON_PLATEAU
+    chosen = () if by_scores else CHOOSING
+    return {key: value for key, value in (trainer.asked | identity(args.to_dict())).items() if key not in chosen} | {
+        "world_size": args.world_size,
+        "device": args.device.type,
+        "pooler": model.pooler_name,
+        "projection": model.projection_use,
+        "dropout": model.dropout_rates(),
+        "augmentation": [str(one) for one in model.augmentations] or ["dropout"],
+        "prompt": model.prompt,
+        "prompt_template": None if model.template is None else model.template.name,
+        "max_seq_length": trainer.max_seq_length,
+        "chunk_size": model.chunk_size,
+        "start": weights_fingerprint(model),
+        "tokenizer": tokenizer_fingerprint(trainer.processing_class),
+        "config": config_of(model),
+        "views": views_of(trainer.collate_views),
+        "reference": [frozen_facts(one.model) for one in getattr(frozen, "each", [frozen]) if one],
+        "reference_weights": getattr(frozen, "weights", None),
+        "beside": [weights_fingerprint(one) for one in getattr(trainer.train_objective, "beside", list)()],
+        "lora": None if model.lora is None else model.lora.settings(),
+        "base_weights": None if model.lora is None else model.lora.digest,
+        "dev": dev_fingerprint(trainer.dev),
+        **trainer.train_objective.identity(),
+        **trainer.given,
+    }
+
+
+def config_of(model: Any) -> dict[str, Any]:
+    """What the encoder's configuration says where it differs from its kind's defaults, without what is compared
+    elsewhere."""
+    said = model.config.to_diff_dict()
+    return {name: value for name, value in said.items() if not any(part in name for part in OF_NO_MATTER)}
+
+
+def views_of(collator: Any) -> Any:
+    """How a row becomes its views: their kinds with their settings, or the function that makes them."""
+    if isinstance(collator, Views):
+        return [repr(kind) for kind in collator.kinds] * (collator.views // len(collator.kinds))
+    made = getattr(collator, "function", collator)
+    return getattr(made, "__qualname__", type(made).__qualname__)
+
+
+def frozen_facts(model: Any) -> dict[str, Any]:
+    """What decides the vectors of a frozen encoder."""
+    return {
+        "weights": weights_fingerprint(model),
+        "config": config_of(model),
+        "pooler": model.pooler_name,
+        "projection": model.projection_use,
+        "prompt": model.prompt if model.template is None else model.template.text,
+        "tokenizer": tokenizer_fingerprint(model.tokenizer),
+    }
+
+
+def given_facts(optimizers: tuple[Any, Any], by_class: tuple[Any, dict[str, Any]] | None) -> dict[str, Any]:
+    """The optimizer and the schedule that a script gives in the place of those of the arguments."""
+    if by_class is not None:
+        return {"given_optimizer": {"class": by_class[0].__qualname__} | by_class[1]}
+    optimizer, schedule = optimizers
+    made = None if optimizer is None else {"class": type(optimizer).__qualname__} | optimizer.defaults
+    return {"given_optimizer": made, "given_schedule": None if schedule is None else type(schedule).__qualname__}
 
 
 def weights_fingerprint(model: nn.Module) -> str:

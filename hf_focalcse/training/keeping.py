@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,7 @@ class KeepingTrainer(RefusingTrainer):
     allow_resume_mismatch: bool
     args: Any
     _staging = False
+    clear_output: Callable[[], None] | None = None  # removes what the output folder holds of an earlier run
     resumed_from: Path | None = None  # the checkpoint that the run, or its newest part, started from
     loss_before: Any = None  # the sum of losses since the last log line before that checkpoint, and that line's step
     seconds_before: float | None = 0.0  # of the run before the checkpoint that it was resumed from; None: not known
@@ -98,6 +99,12 @@ class KeepingTrainer(RefusingTrainer):
         with locked(str(self.args.output_dir)):
             clear_drafts(Path(str(self.args.output_dir)))
             yield
+
+    def make_way(self) -> None:
+        """Remove an earlier run, once, when there is something whole to take its place."""
+        if self.clear_output is not None and self.args.should_save:
+            self.clear_output()
+        self.clear_output = None
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Trainer's, with the files that SentenceTransformer reads. Of an encoder that is trained by LoRA a checkpoint
@@ -146,6 +153,7 @@ class KeepingTrainer(RefusingTrainer):
                     "alarms": self.alarms.kept(),
                     "loss_since_log": [total, since],
                 }
+                self.make_way()
                 checkpoints.publish(staged, folder / name, run, not self.args.save_only_model)
                 checkpoints.rotate(folder, self.args.save_total_limit, self.state.best_model_checkpoint)
             except OSError as error:
@@ -159,6 +167,7 @@ class KeepingTrainer(RefusingTrainer):
             save_unpublished(self, stage)  # else it would push before run.json is there
             if self.args.should_save:
                 (stage / "training_args.bin").unlink(missing_ok=True)  # a pickle; run.json says the same
+                self.make_way()
                 checkpoints.publish_files(stage, folder)
                 checkpoints.clear_stage(folder)
         except (OSError, RuntimeError, SafetensorError) as error:

@@ -13,6 +13,7 @@ import psutil
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
+from ..encoder.poolers import pooler_of
 from ..errors import UserError
 from ..losses.base import ContrastiveLoss
 
@@ -20,6 +21,7 @@ OPTIMIZER_STATES = {"sgd": 0, "adafactor": 0, "8bit": 2, "4bit": 1}  # bytes a p
 ADAM_STATES = 8
 IN_HAND = 2  # factor on a layer's activations: backward also holds their gradients and intermediate results
 LOSS_MATRICES = 10  # as large as a block of cosines that a loss holds at its peak, in float32
+GUESSES = 3  # numbers for a token of the vocabulary: logits, their softmax and their gradient, in float32
 FIRST_STEP = 100_000_000  # bytes that the libraries take in their first step whatever its size
 USUAL_CHUNK = 64
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc", "ALLOC_FAILED")
@@ -99,12 +101,14 @@ class StepMemory:
 def estimate_step(
     model: Any, loss: ContrastiveLoss | None, batch: int, length: int, optimizer: str = "adamw", world_size: int = 1,
     views: int = 2, autocast: Any = None, passes: int = 1, frozen: int = 0,
+    guesses: float = 0.0,
 ) -> StepMemory:  # fmt: skip
     """The memory of a step over ``batch`` sentences a process, with all ``world_size`` processes' views as candidates.
 
     Activations are those that one sentence of full length keeps here and now. FSDP2 and ZeRO share out weights,
     gradients and optimizer, and take less. autocast: makes the context that the forward pass runs in.
-    passes: through networks of this size, for a row. frozen: bytes of the weights beside the model.
+    passes: through networks of this size, for a row. frozen: bytes of the weights beside the model. guesses: the share
+    of a row's tokens that are guessed out of the vocabulary.
     """
     trained = [p.numel() for p in model.parameters() if p.requires_grad]
     width = next((size for part, size in OPTIMIZER_STATES.items() if part in optimizer), ADAM_STATES)
@@ -113,7 +117,7 @@ def estimate_step(
     cells = 0 if loss is None else loss.cells(batch, candidates, device)
     vectors = 4 * (batch + candidates) * model.config.hidden_size  # given, of length 1, and the gradients of both
     row, layer, once = kept_for_backward(model, views, length, autocast)
-    row *= passes
+    row = row * passes + int(4 * GUESSES * guesses * length * model.config.vocab_size)
     return StepMemory(
         rows=batch * views,
         group=model.rows_per_group(batch * views),
@@ -173,8 +177,9 @@ def kept_by_forward(model: Any, sentences: int, views: int, length: int, autocas
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    pad = model.config.pad_token_id or 0
-    ids = torch.full((sentences, views, length), (pad + 1) % model.config.vocab_size, device=device)
+    token = ((model.config.pad_token_id or 0) + 1) % model.config.vocab_size
+    token = model.tokenizer.mask_token_id if pooler_of(model.pooler_name).marked else token
+    ids = torch.full((sentences, views, length), token, device=device)
     was_training, chunk_size = model.training, model.chunk_size
     model.train()
     model.chunk_size = None

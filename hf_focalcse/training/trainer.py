@@ -19,13 +19,13 @@ from ..losses import ContrastiveLoss
 from ..objectives import Contrastive, Objective
 from ..objectives.reference import Stopwatch
 from ..runs.record import RunRecord
-from .alarms import Alarms, far_settings, without_range
+from .alarms import Alarms, far_settings, untrained_token, without_range
 from .args import decide, take_arguments
 from .callbacks import Measuring, StartOfTraining, StopSignals
 from .checks import check_compiled, check_lora, check_measuring, check_model, check_optimizers, choose_objective
 from .engines import check_engine, engine_of
 from .given import check_amount, choose_tasks, fingerprint, take_dev, take_sentences
-from .identity import identity_of_run
+from .identity import given_facts, identity_of_run
 from .memory import refusing_out_of_memory
 from .refusing import plain_errors_of_workers, refuse_ignore_keys, refuse_parameters, word
 from .sampling import Padded, PaddedSampler
@@ -104,6 +104,8 @@ class FocalCSETrainer(SizedTrainer):
         self.finished = False  # whether the record is that of a run that has ended
         self.asked: dict[str, Any] = {}  # a command line puts the options here that make the run what it is
         self._identity: dict[str, Any] = {}
+        optimizers = check_optimizers(optimizers, optimizer_cls_and_kwargs, model, model_init)
+        self.given = given_facts(optimizers, optimizer_cls_and_kwargs)
         self.step_time = Stopwatch()
         self._micro = (-1, 0)  # global step, batches seen in it
         self._observed: dict[str, float] = {}
@@ -126,7 +128,7 @@ class FocalCSETrainer(SizedTrainer):
             data_collator=self.train_objective.collate(self.collate_views),
             compute_metrics=compute_metrics,
             callbacks=callbacks,
-            optimizers=check_optimizers(optimizers, optimizer_cls_and_kwargs, model, model_init),
+            optimizers=optimizers,
             optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
         )
         self.model_init = model_init  # Trainer takes it only where no model is given, and makes that without asking
@@ -144,7 +146,7 @@ class FocalCSETrainer(SizedTrainer):
             self.add_callback(Measuring(measure_steps, self.scorer.measure, self.log))
 
     def prepare_model(self, model: Any, args: Any) -> None:
-        check_model(model, args)
+        check_model(model, args, comparing=self.loss is not None)
         self.train_objective.attach(model, lambda: self.accelerator.autocast())
         self.carried = self.train_objective.has_state()
         model.carry(self.train_objective if self.carried else None)
@@ -217,7 +219,7 @@ class FocalCSETrainer(SizedTrainer):
     @property
     def logs_range(self) -> bool:
         """Whether the loss that is logged is that of the pairs alone, so that its range is known."""
-        return type(self.train_objective) is Contrastive
+        return type(self.train_objective) is Contrastive and not self.carried
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
@@ -302,7 +304,7 @@ class FocalCSETrainer(SizedTrainer):
         """What must be equal for a resumed run to equal the uninterrupted one, as it is before the first step."""
         self._identity = self._identity or identity_of_run(self) | {
             "engine": engine_of(self.accelerator),
-            "data": fingerprint(self.train_dataset),
+            "data": fingerprint(self.train_dataset, self.args.dataloader_num_workers),
         }
         return self._identity
 
@@ -314,7 +316,8 @@ class FocalCSETrainer(SizedTrainer):
             "batch size of all processes": self.args.train_batch_size * self.args.world_size,
         }
         of_text = [(text, text) for text in getattr(getattr(self.train_dataset, "report", None), "alarms", ())]
-        for kind, message in [*of_text, *far_settings(settings)]:
+        padding = untrained_token(self.encoder)
+        for kind, message in [*of_text, *padding, *far_settings(settings)]:
             self.alarms.add(message, kind)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:

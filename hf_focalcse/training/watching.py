@@ -25,8 +25,8 @@ class FirstSteps(TrainerCallback):
     def __init__(self, alarms: Alarms, sharded: bool):
         self.alarms, self.sharded = alarms, sharded
         self.silent: dict[str, Tensor] = {}  # parameters that have had no gradient so far
-        self.still: dict[str, list[Tensor]] = {}  # those that have not moved, with their sum at the start
-        self.first = self.steps = 0
+        self.still: dict[str, list[Tensor]] = {}  # those that have not moved, with their sums at the start
+        self.first = self.steps = self.trained = 0
 
     @property
     def watching(self) -> bool:
@@ -35,6 +35,7 @@ class FirstSteps(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         trained = {} if self.sharded or model is None else dict(model.named_parameters())
         self.silent = {name: p for name, p in trained.items() if p.requires_grad}
+        self.trained = len(self.silent)
         before = sums(self.silent.values())
         self.still = {name: of for name, *of in zip(self.silent, self.silent.values(), before, strict=True)}
         self.first, self.steps = state.global_step + 1, 0
@@ -43,14 +44,14 @@ class FirstSteps(TrainerCallback):
         if self.silent:
             sizes = largest(p.grad for p in self.silent.values())
             self.silent = {
-                name: p for (name, p), size in zip(self.silent.items(), sizes, strict=True) if not size > 0
+                name: p for (name, p), size in zip(self.silent.items(), sizes, strict=True) if size == 0
             }  # a gradient of NaN has its own alarm
 
     def on_step_end(self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any) -> None:
         if not self.watching:
             return
         now = sums(p for p, _ in self.still.values())
-        moved = [bool(one != other) for one, (_, other) in zip(now, self.still.values(), strict=True)]
+        moved = [bool((one != other).any()) for one, (_, other) in zip(now, self.still.values(), strict=True)]
         self.still = {name: of for (name, of), has in zip(self.still.items(), moved, strict=True) if not has}
         self.steps += any(group["lr"] > 0 for group in optimizer.param_groups) if optimizer is not None else 1
         if self.steps >= WATCHED:
@@ -63,8 +64,15 @@ class FirstSteps(TrainerCallback):
     def tell(self, step: int) -> None:
         """Raise the alarms and stop watching. A parameter without a gradient cannot move, and is told once."""
         still = [name for name in self.still if name not in self.silent]
+        whole = len(self.silent) == self.trained
+        if whole:
+            self.alarms.add(
+                "no parameter got a gradient in the first steps: the loss is at an end of its range, or its gradient "
+                "is not finite; raise --temperature, and see that the sentences of a batch differ",
+                *("no gradient", self.first, step),
+            )
         for kind, names, what in (
-            ("no gradient", list(self.silent), "got no gradient"),
+            ("no gradient", [] if whole else list(self.silent), "got no gradient"),
             ("no movement", still, "did not move"),
         ):
             if names:
@@ -84,8 +92,10 @@ REMEDIES = {
 
 
 def sums(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """The sum of each in float64, which every change of a value changes."""
-    return [p.detach().sum(dtype=torch.float64) for p in parameters]
+    """Sum and norm of each in float64. Both, since what lies before a softmax or a layer norm keeps its sum."""
+    found = [p.detach() for p in parameters]
+    wide = torch.float64
+    return [torch.stack([p.sum(dtype=wide), torch.linalg.vector_norm(p, dtype=wide)]) for p in found]
 
 
 def largest(gradients: Iterable[Tensor | None]) -> list[float]:

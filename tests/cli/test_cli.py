@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from family import save_generator
 from safetensors.torch import load_file
 from tiny import SENTENCES, WORDS, plain_load, record_mean, save_tiny
 from warm import COLD
@@ -162,8 +163,8 @@ PARSER_MISTAKES = [  # what the parser decides, so no model, file or torch is ne
     ("train", f"{GOOD} --objective momentum", "there is no objective 'momentum'"),
     ("train", f"{GOOD} --queue_size 9", "--queue_size belongs to objective momentum_queue, not to contrastive"),
     ("train", f"{GOOD} --repetition_rate 0.1", "--repetition_rate belongs to --view repeat"),
-    ("train", f"{GOOD} --view repat", "--view is 'repat'; it must be plain or repeat"),
-    ("train", f"{GOOD} --do_mlm", "--do_mlm is not accepted: the masked-language-model auxiliary is not provided"),
+    ("train", f"{GOOD} --view repat", "--view is 'repat'; it must be plain, repeat or prompt"),
+    ("train", f"{GOOD} --mlm_weight 0.2", "--mlm_weight belongs to --do_mlm, which is not given; add --do_mlm"),
     ("train", f"{GOOD} --label_smoothing_factor 0.1", "contrastive losses have no label smoothing"),
     ("train", f"{GOOD} --eval_strategy sometimes", "sometimes is not a valid IntervalStrategy"),
     ("train", f"{GOOD} --pooler clss", "no pooler 'clss', did you mean 'cls'"),
@@ -272,7 +273,12 @@ MISTAKES = [  # what the job decides once it sees files, models or devices
     ("train", f"{GOOD} --pooler mean --reinit_projection true", "--reinit_projection belongs to --pooler cls"),
     ("train", f"{GOOD} --model_revision abc", "revision 'abc' is given for the folder 'tiny'"),
     ("train", f"{GOOD} --report_to wandb", "wandb"),
+    ("train", f"{GOOD} --objective diffcse", "diffcse needs a frozen masked language model with the encoder's vocab"),
+    ("train", f"{GOOD} --objective diffcse --generator_model tiny", "'tiny' has no head that guesses masked words"),
     ("train", f"{GOOD} --objective mlm --loss focal", "--loss belongs to contrastive objectives, and --objective mlm"),
+    ("train", f"{GOOD} --objective tsdae --mlp_only_train true", "--objective tsdae does not use it; leave the"),
+    ("train", f"{GOOD} --objective tsdae --do_mlm", "--do_mlm belongs to contrastive objectives"),
+    ("train", f"{GOOD} --objective tsdae --gradient_checkpointing", "--objective tsdae does not go with activation"),
     ("train", f"{GOOD} --objective mlm --view repeat", "--view belongs to contrastive objectives"),
     ("train", f"{GOOD} --loss dclr", "loss dclr compares with a frozen encoder and was given none: name one"),
     ("train", f"{GOOD} --loss dclr_released", "loss dclr_released compares with a frozen encoder"),
@@ -420,7 +426,8 @@ def test_recipes_parse_and_flags_win(recipe, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     settings = parse(["--recipe", recipe, "--learning_rate", "9e-6"])
     assert settings.training.learning_rate == 9e-6
-    losses = {"simcse": "infonce", "dclr": "dclr", "rankcse": "rankcse", "sup": "infonce"}
+    losses = {"simcse": "infonce", "dclr": "dclr", "rankcse": "rankcse", "sup": "infonce", "diffcse": "infonce"}
+    losses |= {"esimcse": "infonce", "promptbert": "infonce"}  # tsdae has none
     assert settings.loss.loss == losses.get(recipe.partition("-")[0], "focal")
     header = (ROOT / "hf_focalcse/recipes" / f"{recipe}.yaml").read_text()
     assert "Hardware" in header.split("\nmodel_name_or_path")[0]
@@ -435,6 +442,17 @@ def test_published_values():
             assert (settings.training.per_device_train_batch_size, settings.training.learning_rate) == (batch, rate)
             assert settings.loss_settings["temperature"] == expected
             assert settings.data.dataset_file == "wiki1m_for_simcse.txt" and settings.loss.mask_duplicates is False
+
+
+def test_what_means_another_thing_in_the_chosen_loss_is_not_taken_from_the_recipe():
+    settings = parse(["--recipe", "bert-base", "--loss", "dclr", "--reference_model", "x"])
+    assert "m" not in settings.loss_settings and settings.loss_settings["temperature"] == 0.07
+    assert any("m is left out because loss dclr has it in some forms only" in note for note in settings.notes)
+    given = parse(
+        ["--recipe", "bert-base", "--loss", "dclr", "--base", "focal", "--m", "0.2", "--reference_model", "x"]
+    )
+    assert given.loss_settings["m"] == 0.2
+    assert parse(["--recipe", "bert-base"]).loss_settings["m"] == 0.3
 
 
 def test_nothing_trains_the_quickstart_and_a_recipe_follows_the_flags():
@@ -756,6 +774,11 @@ def test_esimcse_trains_from_the_command_line(work, capsys):
     assert "settings of the objective was" in capsys.readouterr().err
 
 
+def names_in(folder: Path) -> set[str]:
+    """The weights of a folder, as a plain encoder calls them."""
+    return {name.removeprefix("bert.") for name in load_file(folder / "model.safetensors")}
+
+
 def test_mlm_trains_from_the_command_line_and_a_contrastive_run_goes_on_from_it(work, capsys):
     ask = DCLR.replace("--loss dclr", "--objective mlm --mask_probability 0.4").split()
     run("train", *ask)
@@ -764,12 +787,56 @@ def test_mlm_trains_from_the_command_line_and_a_contrastive_run_goes_on_from_it(
     record = RunRecord.load(work / "out")
     assert record.loss["name"] == "mlm" and record.loss["mask_probability"] == 0.4
     assert "1810.04805" in (work / "out/README.md").read_text()
-    assert set(load_file(work / "out/model.safetensors")) == set(load_file(work / "tiny/model.safetensors"))
+    assert names_in(work / "out") == names_in(work / "tiny")
     assert not list((work / "out").glob("objective*")) and list((work / "out").glob("checkpoint-*/objective-0*"))
     run(
         "train", *DCLR.replace("--loss dclr", "--loss focal").replace(" tiny ", " out ").split(), "--output_dir", "two"
     )
     assert RunRecord.load(work / "two").model["name_or_path"] == "out"
+
+
+def test_diffcse_trains_from_the_command_line(work, capsys):
+    save_generator(work / "tiny")
+    place = work / "tiny-generator"  # a path, of which the card has the last part
+    ask = DCLR.replace("--loss dclr", f"--loss focal --objective diffcse --generator_model {place}").split()
+    run("train", *ask)
+    assert f"Objective: diffcse, {{'generator_model': '{place}'" in capsys.readouterr().out
+    record = RunRecord.load(work / "out")
+    assert record.loss["objective"] == "diffcse" and record.loss["rtd_weight"] == 0.005
+    assert all(line["rtd_loss"] > 0 for line in record.log if "loss" in line)
+    card = (work / "out/README.md").read_text()
+    assert "generator_model = tiny-generator" in card and "2204.10298" in card and "chuang2022diffcse" in card
+    assert "with focal within diffcse ([paper]" in card and str(work) not in card
+    assert "besides the encoder: a frozen generator of words, a discriminator" in card
+    assert {name.removeprefix("bert.") for name in load_file(work / "out/model.safetensors")} == set(
+        load_file(work / "tiny/model.safetensors")
+    )
+
+
+def test_tsdae_trains_from_the_command_line_and_a_contrastive_run_goes_on_from_it(work, capsys):
+    run("train", *DCLR.replace("--loss dclr", "--objective tsdae --deletion_ratio 0.5 --chunk_size 4").split())
+    said = capsys.readouterr().out
+    assert "Objective: tsdae, {'deletion_ratio': 0.5, 'delete_tokens': False}" in said and "Loss: " not in said
+    record = RunRecord.load(work / "out")
+    assert record.loss["name"] == "tsdae" and record.loss["deletion_ratio"] == 0.5
+    assert record.model["projection"] == "none" and all(line["loss"] > 3 for line in record.log if "loss" in line)
+    card = (work / "out/README.md").read_text()
+    assert "2104.06979" in card and "wang2021tsdae" in card and "with tsdae ([paper]" in card
+    assert names_in(work / "out") == names_in(work / "tiny")
+    ask = DCLR.replace("--loss dclr", "--loss focal").replace(" tiny ", " out ").split()
+    run("train", *ask, "--output_dir", "two")
+    assert RunRecord.load(work / "two").model["name_or_path"] == "out"
+
+
+def test_mlm_beside_a_loss_from_the_command_line(work, capsys):
+    run("train", *DCLR.replace("--loss dclr", "--loss focal --do_mlm --mlm_weight 0.3").split())
+    assert "Range of the loss" not in capsys.readouterr().out  # the logged loss is a sum
+    record = RunRecord.load(work / "out")
+    assert record.loss["mlm_weight"] == 0.3 and record.loss["mlm_probability"] == 0.15
+    assert all(3 < line["mlm_loss"] < 6 for line in record.log if "loss" in line)
+    assert "mlm_weight = 0.3" in (work / "out/README.md").read_text()
+    assert not list((work / "out").glob("objective*")) and list((work / "out").glob("checkpoint-*/objective-0*"))
+    assert names_in(work / "out") == names_in(work / "tiny")
 
 
 def write_triples(path: Path, columns=("anchor", "positive", "negative")) -> Path:

@@ -9,14 +9,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from faults import command, snapshot, torn, visible
+from faults import NOBODY, STRANGE, command, snapshot, torn, visible
 from tiny_run import TRAIN, write_inputs
 
 from hf_focalcse.cli import main as cli
 from hf_focalcse.runs.locking import locked
 
 RANDOM = 20  # kills of each command in the slow test
-NOBODY = 65534
 
 
 class Desk:
@@ -188,26 +187,30 @@ def one_of_two(work):
     return command(["eval", "--model_name_or_path", f"{work}/out", "--eval_file", file, "--device", "cpu"])
 
 
-STRANGE = "ü 日本 'quote\" $(touch x) `id`; rm -rf <b>" + "n" * 120
+SURROUNDINGS = [
+    ("homeless", None), ("ascii", None), ("closed", None), ("clock", None), ("umask", 0o077), ("umask", 0o022)
+]  # fmt: skip
 
 
+@pytest.mark.parametrize(("fault", "value"), SURROUNDINGS)
 @pytest.mark.parametrize(
-    ("fault", "value"),
-    [("homeless", None), ("ascii", None), ("closed", None), ("clock", None), ("umask", 0o077), ("umask", 0o022)],
+    "what", ["train", *(pytest.param(what, marks=pytest.mark.exhaustive) for what in ("eval", "export"))]
 )
-def test_odd_surroundings_change_nothing(ranks, desk, tmp_path, fault, value):
+def test_odd_surroundings_change_nothing(ranks, desk, tmp_path, what, fault, value):
     """Of a place whose path is long and holds signs of a shell."""
     place = tmp_path / STRANGE
-    work = desk.copy("train", place)
-    argv = desk.argv("train", Path("/placeholder"))
-    argv = [word.replace("/placeholder", str(work)) for word in argv]
+    work = desk.copy(what, place)
+    before = snapshot(work)
+    argv = [word.replace("/placeholder", str(work)) for word in desk.argv(what, Path("/placeholder"))]
     code, said, _ = ranks(1, command, argv, fault, value)[0]
     assert code == 0 and "Traceback" not in said, said
-    assert {name for name in visible(snapshot(work / "out")) if "/" not in name} >= {"run.json", "results.json"}
-    assert torn(work / "out") == []
+    changed = desk.changed(what, work)
+    assert {name for name in visible(snapshot(changed)) if "/" not in name} >= {"run.json", "results.json"}
+    assert torn(changed) == []
     found = json.loads((work / "out/results.json").read_text())
     assert all(found[key] == value for key, value in desk.scores.items() if key != "metadata")
-    modes = {oct(p.stat().st_mode & 0o777) for p in (work / "out").rglob("*") if p.is_file()}
+    new = [work / name for name, content in snapshot(work).items() if before.get(name) != content]
+    modes = {oct(path.stat().st_mode & 0o777) for path in new}
     assert modes == {{0o077: "0o600"}.get(value, "0o644")}, modes
     assert not list(Path.cwd().glob("x"))
 

@@ -33,6 +33,7 @@ MISTAKES = {
     "model": ["--model_name_or_path", "./nope"],
     "batch": ["--per_device_train_batch_size", "4000"],
     "optimizer": ["--optim", "adamw_bnb_8bit"],
+    "first step": ["--loss", "infonce", "--temperature", "1e-45"],
     "start": ["--model_name_or_path", "{0}/out/checkpoint-4"],
     "itself": ["--model_name_or_path", "{0}/out"],
     "reference inside": ["--loss", "dclr", "--reference_model", "{0}/out", "--reference_pooler", "cls"],
@@ -65,27 +66,25 @@ def edited(checkpoint, best):
 @pytest.mark.parametrize("where", ["gone/out/checkpoint-2", r"C:\\gone\\out\\checkpoint-2"])
 def test_the_best_checkpoint_is_found_by_its_name(done, tmp_path, where):
     """As after the folder was moved, or from another working directory."""
-    shutil.copytree(done, tmp_path / "work")
-    out = tmp_path / "work/out"
+    out = shutil.copytree(done / "out", tmp_path / "moved")
     (out / "run.json").unlink()
     shutil.rmtree(out / "checkpoint-4")
     edited(out / "checkpoint-3", where)
     best = (out / "checkpoint-2/model.safetensors").read_bytes()
-    more = ["--resume_from_checkpoint", "last", "--save_total_limit", "1"]
-    cli.main(["train", *argv(tmp_path / "work", *more)])
+    more = ["--resume_from_checkpoint", "last", "--save_total_limit", "1", "--output_dir", str(out)]
+    cli.main(["train", *argv(done, *more)])
     record = json.loads((out / "run.json").read_text())
     assert record["best"]["step"] == 2 and record["best"]["value"] == 99.0
     assert (out / "model.safetensors").read_bytes() == best
 
 
 def test_a_best_checkpoint_that_is_lost_is_said(done, tmp_path):
-    shutil.copytree(done, tmp_path / "work")
-    out = tmp_path / "work/out"
+    out = shutil.copytree(done / "out", tmp_path / "moved")
     (out / "run.json").unlink()
     shutil.rmtree(out / "checkpoint-4")
     edited(out / "checkpoint-3", "out/checkpoint-1")
     (out / "checkpoint-1/model.safetensors").unlink()
-    cli.main(["train", *argv(tmp_path / "work", "--resume_from_checkpoint", "last")])
+    cli.main(["train", *argv(done, "--resume_from_checkpoint", "last", "--output_dir", str(out))])
     record = json.loads((out / "run.json").read_text())
     assert record["best"]["step"] == 4 and record["best"]["value"] < 99
     assert any("the best checkpoint before resuming (checkpoint-1" in alarm for alarm in record["alarms"])
@@ -94,7 +93,7 @@ def test_a_best_checkpoint_that_is_lost_is_said(done, tmp_path):
 def test_scores_of_other_weights_do_not_stand_beside_new_ones(done, tmp_path):
     shutil.copytree(done, tmp_path / "work")
     out = tmp_path / "work/out"
-    more = ["--max_steps", "5", "--resume_from_checkpoint", "last", "--allow_resume_mismatch", "--save_strategy", "no"]
+    more = ["--max_steps", "7", "--resume_from_checkpoint", "last", "--allow_resume_mismatch", "--save_strategy", "no"]
     words = argv(tmp_path / "work", *more)
     for flag in ("--eval_file", "--eval_steps", "--eval_steps", "--save_steps"):
         place = words.index(flag)

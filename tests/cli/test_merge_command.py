@@ -1,10 +1,12 @@
 """Weights between two encoders: the golden values, a merged folder, a sweep over weights, and what is refused."""
 
+import errno
 import json
 
 import numpy as np
 import pytest
 import torch
+from faults import snapshot
 from golden import case_of, check
 from safetensors.torch import load_file
 from tiny import SENTENCES, record_mean, save_tiny
@@ -58,7 +60,10 @@ def place(tmp_path, monkeypatch):
 def test_a_merged_folder_is_an_encoder_like_any_other(place, capsys):
     run("merge", ["base", "trained", "--weight", "0.25", "--output_dir", "out"])
     assert "Saved to out: 0.25 x trained + 0.75 x base." in capsys.readouterr().out
-    base, trained, merged = (load_file(place / name / "model.safetensors") for name in ("base", "trained", "out"))
+    read = lambda name: {  # noqa: E731 # with or without the prefix of an encoder with a head
+        key.removeprefix("bert."): value for key, value in load_file(place / name / "model.safetensors").items()
+    }
+    base, trained, merged = map(read, ("base", "trained", "out"))
     for name, value in merged.items():
         if "pooler" not in name and value.dtype.is_floating_point:
             torch.testing.assert_close(value, 0.75 * base[name] + 0.25 * trained[name])
@@ -79,6 +84,26 @@ def test_the_best_of_several_weights_is_written(place, capsys):
     assert found["scores"][f"{found['weight']:g}"] == max(found["scores"].values())
 
 
+def test_a_failure_leaves_what_was_there_and_overwriting_keeps_what_is_not_ours(place, monkeypatch):
+    run("merge", ["base", "trained", "--output_dir", "out"])
+    (place / "out/LICENSE").write_text("mine")
+    (place / "out/results.json").write_text("scores of the weights before")
+    before = snapshot(place)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    again = ["merge", "base", "trained", "--weight", "0.9", "--output_dir", "out", "--overwrite_output_dir"]
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr("hf_focalcse.runs.atomic.write_text", full)
+        run(*again[:1], again[1:])
+    assert snapshot(place) == before
+    run(*again[:1], again[1:])
+    assert (place / "out/LICENSE").read_text() == "mine" and not (place / "out/results.json").exists()
+    assert json.loads((place / "out/merge.json").read_text())["weight"] == 0.9
+    assert not [name for name in snapshot(place) if ".part-" in name]
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -90,9 +115,13 @@ def test_the_best_of_several_weights_is_written(place, capsys):
         ("other trained --output_dir out", "other is mpnet and trained is bert; only encoders of one architecture"),
         ("base trained --output_dir trained", "--output_dir trained is one of the encoders"),
         ("base trained --output_dir other", "other is not empty; give another --output_dir"),
+        ("base trained --output_dir graded.tsv", "--output_dir graded.tsv is a file; give a folder"),
+        ("base trained --output_dir run --overwrite_output_dir", "run holds a training run"),
     ],
 )
 def test_what_cannot_be_merged_is_refused(place, capsys, line, said):
+    (place / "run").mkdir()
+    (place / "run/run.json").touch()
     with pytest.raises(SystemExit):
         run("merge", line.split())
     assert said in capsys.readouterr().err

@@ -5,6 +5,9 @@ import gzip
 import io
 import json
 import os
+import re
+import zipfile
+from dataclasses import fields
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,8 +15,12 @@ import pytest
 from pyarrow import parquet
 from transformers import BertTokenizer
 
+from hf_focalcse.data.reading import FILE_HINTS, NO_HINTS, SENTENCE_HINTS
 from hf_focalcse.data.sentences import Sentences, read_sentences
 from hf_focalcse.errors import UserError
+from hf_focalcse.options.evaluation import Evaluation
+from hf_focalcse.options.experiments import InspectOptions
+from hf_focalcse.options.training import Data
 
 A, B, C = "the cat sleeps", "a dog runs", "music plays"
 PLAIN = f"{A}\n{B}\n{C}\n"
@@ -29,6 +36,20 @@ def sheet(*rows, sheets=1) -> bytes:
         book.create_sheet(f"more {number}")
     book.save(out)
     return out.getvalue()
+
+
+def resaved(book: bytes, change) -> bytes:
+    """An Excel file whose sheet is changed as XML."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(book)) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            content = old.read(name)
+            new.writestr(name, change(content) if name == "xl/worksheets/sheet1.xml" else content)
+    return out.getvalue()
+
+
+def dimension(of: bytes):
+    return lambda content: re.sub(rb'<dimension ref="[^"]*"', b'<dimension ref="' + of + b'"', content)
 
 
 def nested_parquet() -> bytes:
@@ -113,6 +134,20 @@ READ = {
     "nested JSON": ("t.jsonl", '{"body": {"text": "a"}}\n{"body": null}\n', {"text_column": "body.text"}, ["a"], ""),
     "nested Parquet": ("t.parquet", nested_parquet(), {"text_column": "body.text"}, [A, B], ""),
     "Excel": ("t.xlsx", lambda: sheet(["id", "text"], [1, A], [2, None], [3, B]), COLUMN, [A, B], ""),
+    "Excel that says it is smaller": (
+        "t.xlsx",
+        lambda: resaved(sheet(["id", "text"], [1, A], [3, B]), dimension(b"A1:B1")),
+        COLUMN,
+        [A, B],
+        "",
+    ),
+    "Excel that says it is larger": (
+        "t.xlsx",
+        lambda: resaved(sheet(["text"], [A], [B]), dimension(b"A1:XFD1048576")),
+        {},
+        [A, B],
+        "",
+    ),
     "Excel with three sheets": ("t.xlsx", lambda: sheet(["text"], [A], sheets=3), {}, [A], "of the 3 sheets"),
     "HTML entities": ("t.txt", lines("cats &amp; dogs {i}"), {}, None, "HTML entities"),
     "HTML tags": ("t.txt", lines("a <b>cat</b> {i}"), {}, None, "HTML tags"),
@@ -188,6 +223,18 @@ REFUSED = {
     "gzip without .gz": ("t.txt", gzip.compress(PLAIN.encode()), {}, ["gzip", ".gz"]),
     "a pointer of Git LFS": ("t.txt", "version https://git-lfs.github.com/spec/v1\noid sha256:1\n", {}, ["Git LFS"]),
     "Parquet called .csv": ("t.csv", nested_parquet(), {}, ["is a Parquet file"]),
+    "Excel of formulas nobody computed": (
+        "t.xlsx",
+        lambda: sheet(["id", "text"], [1, A], [2, '="x"&"y"']),
+        COLUMN,
+        ["row 3", "formula", "save it"],
+    ),
+    "Excel with half a sheet": (
+        "t.xlsx",
+        lambda: resaved(sheet(["text"], [A]), lambda xml: xml[:-40]),
+        {},
+        ["not a whole Excel file", ".csv"],
+    ),
     "Excel that is none": ("t.xlsx", b"text\na\n", {}, ["not a whole Excel file", ".csv"]),
     "nested JSON without a path": ("t.jsonl", '{"body": {"text": "a"}}\n', {}, ["line 1", "--text_column body.text"]),
     "a path that ends": (
@@ -239,6 +286,22 @@ def test_a_table_of_excel_without_openpyxl_names_the_extra(tmp_path, monkeypatch
         read_sentences(made(tmp_path, "t.xlsx", b"PK\x03\x04"))
 
 
+def test_bytes_that_are_not_of_the_encoding_are_replaced_where_asked(tmp_path):
+    path = made(tmp_path, "t.txt", b"a\xe9 b\nc\x81d\n\x81\x81\n")
+    sentences = read_sentences(path, encoding="cp1252", encoding_errors="replace")
+    assert texts(sentences) == ["aé b", "c\ufffdd", "\ufffd\ufffd"] and sentences.report.undecodable == 2
+    with pytest.raises(UserError, match="line 2: byte 0x81 is not cp1252.*--encoding_errors replace"):
+        read_sentences(path, encoding="cp1252")
+
+
+def test_a_table_of_excel_that_unpacks_to_far_more_is_not_unpacked(tmp_path, monkeypatch):
+    bomb = resaved(sheet(["text"], [A]), lambda xml: xml + b" " * 100_000)
+    assert len(read_sentences(made(tmp_path, "t.xlsx", bomb))) == 1
+    monkeypatch.setattr("hf_focalcse.data.sheets.MOST_UNPACKED", 100_000)
+    with pytest.raises(UserError, match=r"t\.xlsx unpacks from .* bytes, more than are read .* as \.csv"):
+        read_sentences(made(tmp_path, "t.xlsx", bomb))
+
+
 # ---- what the tokenizer makes of it
 
 
@@ -271,3 +334,22 @@ def test_a_file_that_changes_while_it_is_in_use_is_noticed(tmp_path, change):
         os.truncate(path, 4 if change == "cut" else 10**7)
     with pytest.raises(UserError, match=r"t\.txt was changed while it was in use.*--resume_from_checkpoint last"):
         sentences[5]
+
+
+FLAG = re.compile(r"--\w+")
+READERS = {  # a command that reads sentences -> what its messages offer, and the flags that it has
+    "train": (SENTENCE_HINTS, {f.name for f in fields(Data)}),
+    "inspect": (FILE_HINTS, {f.name for f in fields(InspectOptions)}),
+    "eval": (NO_HINTS, {f.name for f in fields(Evaluation)}),
+}
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_a_remedy_names_flags_of_its_command_alone(tmp_path, command):
+    hints, flags = READERS[command]
+    for case, (name, content, settings, _) in REFUSED.items():
+        if not settings:
+            with pytest.raises(UserError) as caught:
+                read_sentences(made(tmp_path, name, content), hints=hints)
+            unknown = {flag.removeprefix("--") for flag in FLAG.findall(str(caught.value))} - flags
+            assert not unknown, f"{case}: {caught.value}"

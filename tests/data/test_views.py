@@ -21,13 +21,13 @@ ROWS = [{"text": text} for text in SENTENCES]
 
 
 @dataclass(frozen=True)
-class Template(View):
+class AroundText(View):
     """The sentence in the place of [PAD] of a template, whose own special tokens are special (PromptBERT)."""
 
-    template: str = "the book '[PAD]' is [MASK]"
+    around: str = "the book '[PAD]' is [MASK]"
 
     def ids(self, tokenizer, texts, max_seq_length, draws):
-        (around,) = token_ids(tokenizer, [self.template], tokenizer.model_max_length, split_special_tokens=False)
+        (around,) = token_ids(tokenizer, [self.around], tokenizer.model_max_length, split_special_tokens=False)
         place = around.index(tokenizer.pad_token_id)
         sentences = token_ids(tokenizer, texts, max_seq_length, split_special_tokens=True, add_special_tokens=False)
         return [around[:place] + ids + around[place + 1 :] for ids in sentences]
@@ -82,7 +82,7 @@ def make_trainer(folder, views, rows, **arguments):
 
 @pytest.mark.parametrize(
     ("views", "rows"),
-    [([Template(), Template()], ROWS), ([View(), RepeatedWords()], ROWS), (TRIPLE, TRIPLES), (2, ROWS)],
+    [([AroundText(), AroundText()], ROWS), ([View(), RepeatedWords()], ROWS), (TRIPLE, TRIPLES), (2, ROWS)],
     ids=["template", "repeated words", "three columns", "equal"],
 )
 def test_each_kind_of_view_trains(tmp_path, views, rows):
@@ -112,7 +112,7 @@ def test_a_resumed_run_draws_the_same(tmp_path):
 
 def test_a_template_keeps_its_special_tokens_and_its_length(tokenizer):
     rows = [{"text": "a [MASK] dog"}, {"text": "the old man plays guitar"}]
-    ids = Views(tokenizer, 5, [Template(), View()])(rows)["input_ids"]  # (2, 2, L)
+    ids = Views(tokenizer, 5, [AroundText(), View()])(rows)["input_ids"]  # (2, 2, L)
     around = ["[CLS]", "the", "book", "'", "'", "is", "[MASK]", "[SEP]"]
     around = [word if word in tokenizer.get_vocab() else "[UNK]" for word in around]
     text = [["a", "[UNK]", *tokenizer.tokenize("mask")][:5], ["the", "old", "man", "plays", "guitar"]]

@@ -98,6 +98,19 @@ def test_it_trains_resumes_bit_for_bit_and_is_exported(tmp_path, family):
     assert lowest(model.encode(SENTENCES), theirs) >= CLOSE
 
 
+@pytest.mark.parametrize("family", ["qwen3", "opt"])
+def test_a_text_without_a_token_has_the_zero_vector_whatever_is_beside_it(tmp_path, family):
+    """An empty text, where no special token is added: in sentence-transformers too."""
+    folder = embedder(tmp_path, family, pooling="lasttoken")
+    content = json.loads((folder / "tokenizer.json").read_text()) | {"post_processor": None}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    model = load_model(str(folder))
+    assert not model.tokenizer("")["input_ids"]
+    found = model.encode(["", *SENTENCES])
+    assert not found[0].any() and not model.encode([""]).any() and np.isfinite(found).all()
+    assert lowest(found[1:], model.encode(SENTENCES)) >= CLOSE
+
+
 def test_weights_with_a_language_model_around_them_are_read(tmp_path):
     folder = embedder(tmp_path, "qwen3")
     expected = load_model(str(folder)).encode(SENTENCES)

@@ -103,7 +103,7 @@ def test_every_family_is_registered():
 
 
 @pytest.mark.parametrize("family", ["albert", "bert", "mpnet", "modernbert"])
-@pytest.mark.parametrize("pooler", list(POOLERS))
+@pytest.mark.parametrize("pooler", [name for name, row in POOLERS.items() if not row.marked])
 def test_chunks_give_the_gradient_of_one_padded_batch(tmp_path, family, pooler):
     model = model_of(tmp_path, family, pooler=pooler, dropout=0.0).train().double()
     batch = tokenize(model.tokenizer, SENTENCES, 32)

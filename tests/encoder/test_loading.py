@@ -1,6 +1,9 @@
 """What a checkpoint says of itself is used; one that is damaged, incomplete or made of parts of two is refused."""
 
 import json
+import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -9,11 +12,12 @@ from safetensors.torch import load_file, save_file
 from tiny import CONFIGS, SENTENCES, record_mean, save_tiny, tiny_tokenizer
 from transformers import AutoConfig, AutoModel, GPT2Config, set_seed
 
-from hf_focalcse.encoder.auto import AutoModelForFocalCL
+from hf_focalcse.encoder.auto import AutoModelForFocalCL, BertForFocalCL
 from hf_focalcse.encoder.loading import load_model, require_projection
 from hf_focalcse.encoder.poolers import POOLERS
 from hf_focalcse.encoder.recorded import Pooling, pooled_as
 from hf_focalcse.errors import UserError
+from hf_focalcse.training.checks import check_model
 
 FAMILIES = list(CONFIGS)
 
@@ -94,6 +98,12 @@ def test_half_precision_checkpoints_are_trained_in_float32(tmp_path):
     AutoModel.from_pretrained(folder, dtype=torch.float16).save_pretrained(folder)
     assert {v.dtype for v in load_file(folder / "model.safetensors").values()} == {torch.float16}
     assert {p.dtype for p in load_model(str(folder), "cls").parameters()} == {torch.float32}
+    for kind in (AutoModelForFocalCL, BertForFocalCL):
+        assert {p.dtype for p in kind.from_pretrained(str(folder)).parameters()} == {torch.float32}
+    asked = BertForFocalCL.from_pretrained(str(folder), dtype=torch.float16)
+    assert {p.dtype for p in asked.parameters()} == {torch.float16}
+    with pytest.raises(UserError, match=r"weights of the encoder are torch\.float16, in which small updates are lost"):
+        check_model(asked, None)
 
 
 # ---- refusals
@@ -132,6 +142,26 @@ def test_damaged_and_pickled_weights_are_refused(tmp_path):
     torch.save(weights, folder / "pytorch_model.bin")
     with pytest.raises(UserError, match=r"as a pickle \(pytorch_model.bin\), .*weights_only=True"):
         load_model(str(folder), "cls")
+
+
+@pytest.mark.parametrize("files", [1, 2])
+def test_the_line_that_converts_pickled_weights_does(tmp_path, files):
+    """Of one file, and of several with an index."""
+    folder = save_tiny(tmp_path / "encoder")
+    expected = load_model(str(folder), "mean").encode(SENTENCES)
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = ["pytorch_model.bin"] if files == 1 else [f"pytorch_model-0000{i + 1}-of-00002.bin" for i in range(2)]
+    index = {key: names[i % files] for i, key in enumerate(weights)}
+    for name in names:
+        torch.save({key: weights[key] for key in weights if index[key] == name}, folder / name)
+    if files > 1:
+        (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    with pytest.raises(UserError, match="as a pickle") as refusal:
+        load_model(str(folder), "mean")
+    line = re.search('python -c "(.*)"$', str(refusal.value)).group(1)
+    subprocess.run([sys.executable, "-c", line], cwd=folder, check=True)
+    np.testing.assert_array_equal(load_model(str(folder), "mean").encode(SENTENCES), expected)
 
 
 def test_a_projection_that_is_not_there_is_not_invented(tmp_path):

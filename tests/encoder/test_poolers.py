@@ -18,6 +18,7 @@ IDS = torch.tensor([[2, 9, 3, 0]])
 BY_HAND = {
     "cls": 4.0,
     "cls_before_pooler": 4.0,
+    "mask": 4.0,  # the encoder marks the mask token alone, see tests/objectives/test_prompt.py
     "mean": (4 + 8 + 6) / 3,
     "max": 8.0,
     "mean_sqrt_len": (4 + 8 + 6) / 3**0.5,
@@ -56,8 +57,8 @@ def test_top2_and_first_last_differ_with_more_layers():
     assert POOLERS["avg_first_last"].pool(layers, MASK, IDS).item() == pytest.approx((60 + 18) / 6)
 
 
-def test_only_cls_has_the_projection():
-    assert [name for name, row in POOLERS.items() if row.projection] == ["cls"]
+def test_only_two_have_the_projection():
+    assert [name for name, row in POOLERS.items() if row.projection] == ["cls", "mask"]
 
 
 def test_names():
@@ -72,8 +73,8 @@ def test_a_pooler_reads_the_ids_of_the_sentence(tmp_path, monkeypatch):
     def at_mask(layers, mask, ids):
         return layers[-1][ids == MASK_ID]
 
-    monkeypatch.setitem(POOLERS, "mask", Pooler(at_mask, "None"))
-    model = load_model(str(save_tiny(tmp_path)), "mask", dropout=0.0).train().double()
+    monkeypatch.setitem(POOLERS, "at_mask", Pooler(at_mask, "None"))
+    model = load_model(str(save_tiny(tmp_path)), "at_mask", dropout=0.0).train().double()
     texts = ["a man [MASK] the guitar", "[MASK]", "the old woman reads a small [MASK]"]
     batch = tokenize(model.tokenizer, texts, 16)
     ids, mask = batch["input_ids"], batch["attention_mask"]

@@ -8,6 +8,7 @@ import torch
 from tiny import SENTENCES, record_mean, save_tiny
 
 from hf_focalcse.data.views import Views
+from hf_focalcse.encoder import tokenizer
 from hf_focalcse.encoder.loading import load_model
 from hf_focalcse.encoder.prompts import add_prompt, choose_prompt
 from hf_focalcse.errors import UserError
@@ -126,6 +127,14 @@ def test_what_has_no_counterpart_is_refused_by_name(tmp_path, modules, transform
         load_model(str(described(tmp_path, modules, transformer, **config)))
 
 
+def test_a_sentencepiece_model_names_the_packages_that_read_it(tmp_path, monkeypatch):
+    folder = record_mean(save_tiny(tmp_path))
+    (folder / "tokenizer.json").rename(folder / "spiece.model")
+    monkeypatch.setattr(tokenizer, "find_spec", lambda package: None)
+    with pytest.raises(UserError, match="is a SentencePiece model, .*pip install sentencepiece protobuf; or take"):
+        load_model(str(folder))
+
+
 def test_modules_of_other_packages_are_refused(tmp_path):
     folder = record_mean(save_tiny(tmp_path))
     listed = json.loads((folder / "modules.json").read_text())
@@ -138,7 +147,8 @@ def test_modules_of_other_packages_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"peft_type": "IA3"}, "is a IA3 adapter of .*; only LoRA can be merged here"),
+        ({"peft_type": "IA3"}, "is a IA3 adapter of .*; only LoRA can be merged here: merge it with peft"),
+        ({"peft_type": "PREFIX_TUNING"}, "is a PREFIX_TUNING adapter .*: it is no change of weights .*from its base"),
         ({"bias": "all"}, "with bias 'all', .*merge_and_unload"),
         ({"r": None}, "has no r, which must be a whole number from 1"),
         ({"base_model_name_or_path": None}, "does not name its base"),
@@ -146,6 +156,13 @@ def test_modules_of_other_packages_are_refused(tmp_path):
         ({}, "has no adapter_model.safetensors"),
         ({"r": "4"}, "adapter_config.json of .* has r '4'; it must be a whole number from 1"),
         ({"lora_alpha": None}, "has no lora_alpha, which must be a number"),
+        ({"init_lora_weights": "pissa_niter_4"}, "with init_lora_weights 'pissa_niter_4', not merged here: merge it"),
+        ({"init_lora_weights": "olora"}, "with init_lora_weights 'olora'"),
+        ({"alora_invocation_tokens": [7]}, "with alora_invocation_tokens .*, so start from its base"),
+        ({"layer_replication": [[0, 2], [0, 2]]}, "with layer_replication"),
+        ({"target_parameters": ["query.weight"]}, "with target_parameters"),
+        ({"trainable_token_indices": [5]}, "with trainable_token_indices"),
+        ({"of_a_later_version": 1}, "with of_a_later_version 1"),
     ],
 )
 def test_adapters_that_cannot_be_merged_are_refused(tmp_path, change, said):

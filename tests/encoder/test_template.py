@@ -34,8 +34,11 @@ def test_the_strings_of_prompteol(shared):
     found = [case for case in cases if case["method"] == "prompteol"]
     assert found
     for case in found:
-        assert case["settings"]["template"].replace("{}", "{text}") == NAMED["prompteol"]
-        prompts = [NAMED["prompteol"].replace("{text}", punctuated(text)) for text in case["inputs"]["texts"]]
+        assert case["settings"]["template"].replace("{}", "{text}") == NAMED["prompteol"].text
+        prompts = [
+            NAMED["prompteol"].text.replace("{text}", punctuated(text, plain_quotes=True))
+            for text in case["inputs"]["texts"]
+        ]
         assert prompts == case["expected"]["prompts"]
 
 

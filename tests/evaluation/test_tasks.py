@@ -215,7 +215,7 @@ def test_wrong_folders(tmp_path, name, content, message):
         (
             "SICK/SICK_trial.txt",
             b"header\n1\tx\t\xe9\t4\n",
-            r"SICK_trial.txt, line 2, byte 5 of the line \(0xe9\).*; convert",
+            r"SICK_trial.txt, line 2, byte 5 of the line \(0xe9\).* convert",
         ),
     ],
 )
@@ -295,7 +295,7 @@ NAMES = "sentence1\tsentence2\tscore\n"
         (
             "x.tsv",
             NAMES.encode() + b"a\tb\t1\n\xff\tb\t1\n",
-            r"line 3, byte 1 of the line \(0xff\).* to UTF-8$",
+            r"line 3, byte 1 of the line \(0xff\).*convert the file to UTF-8",
         ),
         (
             "x.csv",
@@ -314,7 +314,7 @@ NAMES = "sentence1\tsentence2\tscore\n"
         ("x.jsonl", '{"sentence1": "a", "sentence2": "b", "score": true}\n', "the score True is not"),
         ("x.parquet", "no parquet", r"x.parquet is not a whole Parquet file \(.*\); download or write it again"),
         ("x.tsv.gz", "not packed", r"x.tsv.gz cannot be read and unpacked \(.*\); check that the file is whole"),
-        ("x.txt", "a", "must end in .csv, .tsv, .jsonl, .parquet, each also with .gz"),
+        ("x.txt", "a", "must end in .csv, .tsv, .jsonl, .json, .parquet, .xlsx, each also with .gz"),
     ],
 )
 def test_wrong_own_files(tmp_path, name, content, message):

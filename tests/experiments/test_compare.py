@@ -13,7 +13,7 @@ from hf_focalcse.evaluation import PairSet, Results, evaluate_sts
 from hf_focalcse.evaluation.tasks import Pair
 from hf_focalcse.experiments.arms import read_run
 from hf_focalcse.experiments.compare import number_units
-from hf_focalcse.experiments.conclusions import Comparison, Row, conclude
+from hf_focalcse.experiments.conclusions import Comparison, Row, conclude, conclude_further
 from hf_focalcse.experiments.statistics import compare_seeds, holm
 from hf_focalcse.runs.cosines import PAIRS_FILE, read_cosines, read_fingerprints, write_cosines
 from hf_focalcse.runs.record import RunRecord
@@ -24,7 +24,8 @@ GOLD = np.round(np.random.default_rng(0).uniform(0, 5, N), 1)
 
 def pair_set(task, split="test"):
     pairs = tuple(Pair("", g, f"{task} left {i}", f"{task} right {i}") for i, g in enumerate(GOLD))
-    return PairSet(task, split, pairs, source="made for this test")
+    aligned = 4.0 if task == "STSBenchmark" else None
+    return PairSet(task, split, pairs, source="made for this test", aligned_above=aligned)
 
 
 def encoder(noise, seed):
@@ -129,6 +130,72 @@ def test_a_study(study, tmp_path, capsys):
     assert "No difference between m 0.2 and m 0.3 may be claimed on average over 2 sets" in same
     assert "corrected for 2 tests, no difference may be claimed on any of them." in same
     assert "This does not prove that they are equal: every difference inside the interval remains possible" in same
+
+
+def test_alignment_and_uniformity_are_tested_as_scores_are(study, tmp_path, capsys):
+    said = compare(capsys, f"{study}/infonce*", f"{study}/focal-m0.3*", "--factor", "loss", "--json", tmp_path / "f")
+    further = json.loads((tmp_path / "f").read_text())["comparisons"][0]["further"]
+    keys = [f"STSBenchmark/test/{metric}" for metric in ("alignment", "uniformity")]
+    assert [row["key"] for row in further] == keys
+    for row, key in zip(further, keys, strict=True):
+        a, b = (
+            [read_run(study / f"{arm}-seed{s}").results.scores[key] for s in (1, 2, 3, 4)]
+            for arm in ("focal-m0.3", "infonce")
+        )
+        assert (row["a"], row["b"]) == (a, b)
+        assert row["over_seeds"]["p"] == pytest.approx(stats.ttest_rel(a, b).pvalue) and row["over_pairs"] is None
+    assert [row["p_holm"] for row in further] == pytest.approx(holm([row["over_seeds"]["p"] for row in further]))
+    assert "STSBenchmark/test alignment (lower is better) is better (-" in said  # the noise lies between the pairs
+
+
+def further(metric, differences, **more):
+    key = f"STSBenchmark/test/{metric}" if metric != "map_sbert" else "AskUbuntu/test/map_sbert"
+    a, b = [1 + d for d in differences], [1.0] * len(differences)
+    test = compare_seeds(a, b)
+    return Row(key, f"T {metric}", a, b, test, None, test.p, **more)
+
+
+@pytest.mark.parametrize(
+    ("metric", "differences", "word"),
+    [
+        ("alignment", (-0.1, -0.11, -0.12), "better"),
+        ("uniformity", (0.1, 0.11, 0.12), "worse"),
+        ("uniformity", (0.1, -0.11, 0.12), "undecided"),
+        ("map_sbert", (0.1, 0.11, 0.12), "better"),
+        ("map_sbert", (-0.1, -0.11, -0.12), "worse"),
+    ],
+)
+def test_better_and_worse_follow_the_metric(metric, differences, word):
+    assert f"is {word} ({np.mean(differences):+.2f}" in conclude_further("a", "b", [further(metric, differences)])
+
+
+def test_means_over_queries_are_drawn_by_query(tmp_path, capsys):
+    values = {}
+    for seed in (1, 2, 3):
+        for loss, gain in (("infonce", 0.0), ("focal", 5.0)):
+            folder = make(tmp_path / f"{loss}{seed}", loss, seed, 0.5, tasks=("STS16",))
+            rng = np.random.default_rng(seed)
+            values[loss, seed] = rng.uniform(20, 90, 40) + gain + rng.normal(0, 1, 40)
+            results = Results.read(folder / "results.json")
+            key = "AskUbuntu/test/map_sbert"
+            results.scores[key] = float(values[loss, seed].mean())
+            results.metadata["data"]["AskUbuntu/test"] = {"sha256": "x", "pairs": 40, "text": "tokenised"}
+            results.units[key] = values[loss, seed]
+            results.write(folder / "results.json"), write_cosines(folder, results)
+    compare(capsys, tmp_path, "--factor", "loss", "--json", tmp_path / "found.json")
+    made = json.loads((tmp_path / "found.json").read_text())["comparisons"][0]
+    (row,) = made["further"]
+    assert [one["key"] for one in made["rows"]] == ["STS16/test"]  # an average is of one kind of score
+    gain = np.mean([values["focal", s].mean() - values["infonce", s].mean() for s in (1, 2, 3)])
+    assert row["over_pairs"]["pairs"] == 40 and row["over_pairs"]["difference"] == pytest.approx(gain)
+    assert row["over_pairs"]["low"] < gain < row["over_pairs"]["high"] and row["over_pairs"]["p"] == 1 / 501
+    for folder in tmp_path.glob("*[123]"):  # MAP alone
+        results = Results.read(folder / "results.json")
+        results.scores = {"AskUbuntu/test/map_sbert": results.scores["AskUbuntu/test/map_sbert"]}
+        del results.metadata["data"]["STS16/test"]
+        results.write(folder / "results.json")
+    said = compare(capsys, tmp_path, "--factor", "loss")
+    assert f"focal is {gain:.2f} points above infonce on AskUbuntu/test" in said
 
 
 def test_one_seed_is_no_claim(study, capsys):

@@ -185,7 +185,7 @@ def test_misleading_folders_do_not_decide(tmp_path):
 
 
 def test_logging_and_places_are_no_settings_but_the_learning_rate_is(tmp_path):
-    made_run(tmp_path / "a-seed1", 1, 80.0, logging_steps=5, disable_tqdm=True, save_steps=5)
+    made_run(tmp_path / "a-seed1", 1, 80.0, logging_steps=5, disable_tqdm=True, save_total_limit=5)
     made_run(tmp_path / "a-seed2", 2, 80.0, logging_steps=10)
     assert len(read_study([tmp_path]).groups) == 1
     made_run(tmp_path / "a-seed3", 3, 80.0, learning_rate=1e-5)
@@ -577,10 +577,13 @@ def test_no_path_of_the_machine_and_no_training_text(runs):
 
 def test_a_report_is_no_run_and_is_replaced(runs):
     cli.main(["report", str(runs)])
-    stale = runs / "report/report_files/old.svg"
+    stale, own = runs / "report/report_files/old.svg", runs / "report/report_files/own.svg"
     stale.write_text("")
+    own.write_text("of the user")
+    with (runs / "report/report.md").open("a") as page:
+        page.write("![a picture of an earlier report](report_files/old.svg)\n")
     cli.main(["report", str(runs)])
-    assert not stale.exists() and not read_study([runs]).skipped
+    assert not stale.exists() and own.exists() and not read_study([runs]).skipped
 
 
 def test_sentences_of_several_files_name_their_file(tmp_path):

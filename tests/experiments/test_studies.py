@@ -42,3 +42,14 @@ def test_the_scores_of_a_study_are_collected(tmp_path):
     assert run["scores"][f"{DEV}/all/spearman"] == 84.0 and run["scores"][f"{DEV}/uniformity"] == -2.5
     assert run["scores"]["average/senteval-sickr/all/spearman"] == round(513 / 7, 6)
     assert found["before_training"]["before"]["scores"] == {f"{DEV}/all/spearman": 79.0}
+
+
+def test_the_study_s_text_has_what_its_scores_say_of_alignment_and_uniformity():
+    folder = Path(__file__).parents[2] / "studies"
+    command = [sys.executable, folder / "geometry.py", folder / "minilm/results.json"]
+    done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(folder.parent)})
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stdout.splitlines() if line]
+    assert len([line for line in said if line.startswith("- ")]) == 6
+    missing = set(said) - set((folder / "minilm/README.md").read_text().splitlines())
+    assert not missing

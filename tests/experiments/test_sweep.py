@@ -138,6 +138,7 @@ def test_flags_take_the_place_of_the_base_and_of_its_recipe(material, monkeypatc
 
 def test_every_shipped_grid_and_every_study_can_be_read(material, monkeypatch, tmp_path):
     expected = {"temperature", "m", "batch-size", "pooler", "dropout", "augmentation", "few-shot", "losses", "table3"}
+    expected |= {"dclr-noise"}
     assert set(shipped_names(GRIDS)) == expected
     for name in shipped_names(GRIDS):
         assert len(read_grid(name, ["--model_name_or_path", "X", "--max_steps", "40"]).runs) >= 2
@@ -156,7 +157,7 @@ WRONG = {
     "a value out of range": ({"axes": {"learning_rate": [-1]}}, "--learning_rate is -1.0; it must be a number above"),
     "a setting of another loss": (
         {"axes": {"loss": {"a": {"loss": "infonce", "m": 0.3}}}},
-        "run a: --m belongs to loss dclr, focal, not to infonce",
+        "run a: --m belongs to loss dclr, focal, rankcse, not to infonce",
     ),
     "an unknown loss": ({"axes": {"loss": ["fokal"]}}, "there is no loss 'fokal', did you mean 'focal'?"),
     "an unknown pooler": ({"axes": {"pooler": ["clss"]}}, "there is no pooler 'clss', did you mean 'cls'?"),

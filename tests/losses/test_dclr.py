@@ -355,3 +355,20 @@ def test_what_the_loss_would_be_untrained_and_collapsed():
 def test_refuses_with_the_remedy(settings, message):
     with pytest.raises(UserError, match=message):
         build_loss("dclr", **settings)
+
+
+def test_the_log_says_by_how_much_the_ascent_moves_the_noise():
+    z1, z2, frozen, start = problem()
+    settings = STEPS | {"weighting": "none"}
+    moved = ascended(start, 3, 0.05, lambda n: non_uniformity(z1, z2, n, 0.2))
+    shift = np.abs(np.array(cosines(z1, moved)) - np.array(cosines(z1, start))).mean()
+    pairs = pairs_of(z1, z2)
+    found = build_loss("dclr", **settings).diagnostics(pairs)["noise_cosine_shift_mean"]
+    assert found == pytest.approx(shift, rel=1e-6) and found > 1e-3
+    for still in ({"noise_steps": 0}, {"noise_ratio": 0.0}):
+        assert build_loss("dclr", **settings | still).diagnostics(pairs)["noise_cosine_shift_mean"] == 0
+    of_length = [
+        build_loss("dclr", noise_step_size=size, sigma=sigma, weighting="none").diagnostics(pairs)
+        for size, sigma in ((0.02, 0.2), (0.1, 1.0))
+    ]  # only the ratio of step and sigma counts, since the cosine forgets the length of the noise
+    assert of_length[0]["noise_cosine_shift_mean"] == pytest.approx(of_length[1]["noise_cosine_shift_mean"], rel=1e-5)

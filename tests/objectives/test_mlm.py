@@ -11,9 +11,10 @@ from safetensors.torch import load_file
 from tiny import CONFIGS, SENTENCES, save_tiny, tiny_tokenizer
 from transformers import AutoModelForMaskedLM
 
-from hf_focalcse import load_model
+from hf_focalcse import build_loss, load_model
 from hf_focalcse.data.views import Views
 from hf_focalcse.errors import UserError
+from hf_focalcse.objectives import Contrastive
 from hf_focalcse.objectives.masking import Draws, by_words, draw, hide
 from hf_focalcse.objectives.mlm import MaskedLanguageModel
 
@@ -82,6 +83,37 @@ def test_value_and_gradient_equal_a_plain_masked_language_model(tmp_path, family
             torch.testing.assert_close(parameter.grad, there[name].grad, rtol=1e-3, atol=1e-5, msg=name)
     head = [p for p in objective.parameters() if p.requires_grad]
     assert head and all(p.grad is not None for p in head)
+
+
+def test_beside_a_loss_it_is_the_mean_over_the_tokens_of_both_views(tmp_path):
+    save_tiny(tmp_path / "tiny", initializer_range=0.3)
+    model = load_model(str(tmp_path / "tiny"), "cls", default_pooler=True).eval()
+    objective = Contrastive(build_loss("focal"), mlm_weight=0.3, mlm_probability=0.5)
+    objective.attach(model)
+    batch = Views(model.tokenizer, 16)([{"text": text} for text in SENTENCES]) | {"seed": 5}
+    value, pairs = objective.loss(model, batch)
+    tokens, total, count, hidden_ones = objective.tokens, 0.0, 0, []
+    for view in range(2):
+        ids, mask = batch["input_ids"][:, view], batch["attention_mask"][:, view]
+        draws = draw(5, batch["text_ids"], mask, model.config.vocab_size, view)
+        hidden, labels = hide(ids, tokens.special[ids] | (mask == 0), draws, 0.5, tokens.mask_id)
+        hidden_ones.append(hidden)
+        for i in range(len(ids)):
+            states = model.encoder(input_ids=hidden[i : i + 1], attention_mask=mask[i : i + 1]).last_hidden_state[0]
+            for place, label in enumerate(labels[i].tolist()):
+                if label != -100:
+                    total, count = total - tokens.head(states)[place].log_softmax(0)[label], count + 1
+    assert not hidden_ones[0].equal(hidden_ones[1])
+    plain = objective.criterion(pairs) + 0.3 * total / count
+    torch.testing.assert_close(value, plain, rtol=1e-5, atol=1e-6)
+    assert objective.diagnostics(pairs)["mlm_loss"] == pytest.approx((total / count).item(), rel=1e-5)
+    trained = [p for part in (model, objective) for p in part.parameters() if p.requires_grad]
+    gradients = [torch.autograd.grad(of, trained, allow_unused=True, retain_graph=True) for of in (value, plain)]
+    for found, expected in zip(*gradients, strict=True):  # the projection has none in eval mode
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+    assert "mlm_weight" in str(objective.identity()) and objective.memory()["passes"] == 2
+    with pytest.raises(UserError, match="mlm_probability is 1.0"):
+        Contrastive(build_loss("focal"), mlm_weight=0.3, mlm_probability=1.0)
 
 
 def test_every_parameter_moves_in_one_step_and_chunks_change_nothing(tmp_path):

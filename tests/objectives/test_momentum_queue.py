@@ -24,7 +24,7 @@ class Stub(nn.Module):
         super().__init__()
         self.weights = nn.Parameter(torch.tensor(start, dtype=torch.float64))
         self.projection_linear = nn.Linear(1, 1)
-        self.size = size
+        self.size = self.dimensions = size
 
     def carry(self, objective):
         pass

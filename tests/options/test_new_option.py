@@ -22,7 +22,7 @@ NUMBER = """\
 
 --- a/hf_focalcse/cli/preparation.py
 +++ b/hf_focalcse/cli/preparation.py
-@@ -121,4 +121,6 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
+@@ -165,4 +165,6 @@ def prepare_model(settings: Settings, loss: ContrastiveLoss) -> Any:
      if reset and model.projection_use != "none":
          model.reset_projection()
 +    for weights in model.parameters() if chosen.shrink is not None else ():
@@ -33,21 +33,22 @@ NUMBER = """\
 PATH = """\
 --- a/hf_focalcse/options/training.py
 +++ b/hf_focalcse/options/training.py
-@@ -181,4 +181,5 @@ class Data:
+@@ -193,4 +193,5 @@ class Data:
          range=one_of("strict", "replace"),
+         **CONTENT,
      )
 +    held_out_file: str | None = option(None, help="A file of sentences that no run may train on.", role=PATH)
 
 
 --- a/hf_focalcse/cli/preparation.py
 +++ b/hf_focalcse/cli/preparation.py
-@@ -192,4 +192,7 @@ def prepare_sentences(settings: Settings, model: Any) -> Sentences:
-     require_exact(model, [sentences[i]["text"] for i in range(min(len(sentences), FIRST_LINES))])
-     require(sentences, args.train_batch_size * args.world_size)
+@@ -295,4 +295,7 @@ def prepare_sentences(settings: Settings, model: Any) -> Sentences | PairRows:
+     require_exact(model, [one for i in range(min(len(text), FIRST_LINES)) for one in text[i].values()])
+     require(text, args.train_batch_size * args.world_size)
 +    held_out = Path(data.held_out_file).read_text().splitlines() if data.held_out_file else []
-+    if any(sentences[i]["text"] in held_out for i in range(len(sentences))):
++    if any(one in held_out for i in range(len(text)) for one in text[i].values()):
 +        raise UserError(f"the training text holds a sentence of --held_out_file {data.held_out_file}; leave it out")
-     return sentences
+     return text
 
 """
 # In a tree with both examples: what they answer, as JSON on the last line.

@@ -33,6 +33,8 @@ def test_a_card_shows_it_as_text(plain, attack):
     record.model |= {"name_or_path": attack, "base_model": None, "prompt": attack}
     record.model["dropout"] = {attack: 0.1}
     record.data |= {"source": attack}
+    before = dict.fromkeys(("objective", "paper", "text", "sha256", "learning_rate", "stage"), attack)
+    record.stages = [before | {"steps": 1, "sentences": 2, "seed": 3}]
     record.best = {"step": 2, "metric": attack, "value": 1.0}
     record.publication = {}
     card = make_card(record, plain.results)

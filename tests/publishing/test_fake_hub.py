@@ -18,13 +18,18 @@ SENTENCES = ["A first sentence.", 'With "quotes", commas.', "NA", "The last one.
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory):
     """One server with a text data set and a table, both under a pinned revision."""
-    text, table = tmp_path_factory.mktemp("text"), tmp_path_factory.mktemp("table")
+    text, table, several = (tmp_path_factory.mktemp(name) for name in ("text", "table", "several"))
     (text / "wiki.txt").write_text("\n".join(SENTENCES) + "\n\n")
     (text / "latin.txt").write_bytes(b"good\nbad \xe9\n")
     (table / "train.csv").write_text("id,text\n1,one\n2,two\n")
     (table / "test.csv").write_text("id,text\n3,three\n")
+    configs = [f"- config_name: {name}\n  data_files: {name}.csv\n" for name in ("first", "second")]
+    (several / "README.md").write_text(f"---\nconfigs:\n{''.join(configs)}---\n")
+    for name in ("first", "second"):
+        (several / f"{name}.csv").write_text(f"id,text\n1,of the {name}\n")
     with FakeHub("--any-revision", "--repo", f"dataset:org/text={text}") as hub:
         hub.seed("dataset", "org/table", table, commit=REVISION)
+        hub.seed("dataset", "org/several", several)
         yield hub
 
 
@@ -184,8 +189,10 @@ def test_read_sentences_from_the_hub(hub, tmp_path):
             dataset_name="org/table", dataset_split="test", dataset_revision="main", text_column="text"
         )
         out["train"] = read(dataset_name="org/table", text_column="text")
+        out["config"] = read(dataset_name="org/several", dataset_config="second", text_column="text")
     """
     out = run(hub, tmp_path / "home", program)
+    assert out["config"][0] == ["of the second"]
     assert out["file"][:2] == [SENTENCES, "org/text/wiki.txt"] and out["pinned"] == out["file"]
     assert out["csv"][:2] == [["one", "two"], "org/table/train.csv"]
     assert out["split"][:2] == [["three"], "org/table (test)"]
@@ -213,6 +220,11 @@ def test_read_sentences_says_what_failed_at_the_hub(hub, tmp_path):
         "revision": ({"dataset_name": "org/text", "dataset_file": "wiki.txt", "dataset_revision": "x"}, ["'x'"]),
         "id": ({"dataset_name": "a/b/c", "dataset_file": "a.txt"}, ["'a/b/c' is not a Hub id", "--train_file"]),
         "suffix": ({"dataset_name": "org/text", "dataset_file": ".gitattributes"}, ["must end in .txt"]),
+        "no config": (
+            {"dataset_name": "org/several"},
+            ["org/several has several configurations; give --dataset_config, one of: first, second"],
+        ),
+        "config": ({"dataset_name": "org/several", "dataset_config": "third"}, ["--dataset_config", "first, second"]),
         "bytes": ({"dataset_name": "org/text", "dataset_file": "latin.txt"}, ["org/text/latin.txt, line 2, byte 5"]),
         "split": ({"dataset_name": "org/table", "dataset_split": "dev"}, ["org/table (split 'dev')", "train", "test"]),
         "whole": ({"dataset_name": "org/none"}, ["org/none", "--train_file"]),

@@ -142,7 +142,7 @@ def test_a_size_that_is_none_is_refused(out, value):
     (hub / "config.json").write_text(json.dumps(config))
     file = hub / "config_sentence_transformers.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"truncate_dim": value}))
-    with pytest.raises(UserError, match="has truncate_dim .*; a vector is cut to a whole number of dimensions"):
+    with pytest.raises(UserError, match="has truncate_dim .*; it must be a whole number from 1; correct it"):
         load_model(str(hub))
 
 

@@ -81,13 +81,15 @@ def test_without_an_exchange_of_the_system_folders_trade_names_all_the_same(tmp_
 def test_what_a_killed_process_left_is_deleted_and_what_a_living_one_writes_is_not(tmp_path):
     for name in (".hub.part-1", ".other.part-2", "hub"):
         (tmp_path / name).mkdir()
-    for name in (".run.json.part-1", ".mine", ".mine.part-x", "notes.part-1"):
+    (tmp_path / "plots").mkdir()
+    for name in (".run.json.part-1", ".mine", ".mine.part-x", "notes.part-1", "plots/.training.png.part-1"):
         (tmp_path / name).touch()
     with locked(tmp_path / ".other.part-2"):
         clear_drafts(tmp_path, folders=True)
         clear_drafts(tmp_path)
     left = {path.name for path in tmp_path.iterdir()}
-    assert left == {".other.part-2", "hub", ".mine", ".mine.part-x", "notes.part-1"}
+    assert left == {".other.part-2", "hub", ".mine", ".mine.part-x", "notes.part-1", "plots"}
+    assert not list((tmp_path / "plots").iterdir())
 
 
 def test_names_at_the_limit_of_the_file_system(tmp_path):

@@ -77,6 +77,24 @@ def test_a_hub_id_is_no_path():
     assert (public.command, public.settings, public.data) == (record.command, record.settings, record.data)
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_references_are_paths_or_hub_ids_too(told):
+    """Older records do not tell which, so that there what could be a Hub id counts as one."""
+    names = ["private customer/acme/ref", "org/teacher", *(["runs/ref"] if told else [])]
+    reference = {"name_or_path": names} | ({"base_model": [None, "org/teacher", None]} if told else {})
+    record = RunRecord(
+        command=["x.py", "--reference_model", *names], recipe=None, settings={"reference_model": names}, loss={},
+        model={"name_or_path": "b", "base_model": "b", "reference": reference}, data={"source": "a"}, seed=1,
+        world_size=1, notes=[f"compared with {names[0]}"],
+    )  # fmt: skip
+    public = record.publishable()
+    left = ["ref", "org/teacher", *(["ref"] if told else [])]
+    assert (
+        public.settings["reference_model"] == public.command[2:] == public.model["reference"]["name_or_path"] == left
+    )
+    assert public.notes == ["compared with ref"]
+
+
 def test_a_record_that_is_a_list(tmp_path):
     (tmp_path / "run.json").write_text("[]")
     with pytest.raises(UserError, match="is not the record of a run"):

@@ -2,20 +2,44 @@
 
 import torch
 from rank_training import TEXTS, engine_arguments, shim_fsdp
+from tiny import CONFIGS, tiny_tokenizer
+from transformers import AutoModelForMaskedLM
 
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss, load_model
+from hf_focalcse.data.prompted import Prompted
+from hf_focalcse.data.template import Template
 from hf_focalcse.data.views import Repeat, View
+from hf_focalcse.objectives import Contrastive
+from hf_focalcse.objectives.diffcse import DiffCSE
 from hf_focalcse.objectives.mlm import MaskedLanguageModel
 from hf_focalcse.objectives.momentum_queue import MomentumQueue
+from hf_focalcse.objectives.tsdae import TSDAE
 
-MADE = {
-    "mlm": lambda: MaskedLanguageModel(mask_probability=0.4),
-    "momentum_queue": lambda: MomentumQueue(
+TEMPLATES = ("a man reads {text} with {mask} in the house", "the old book {text} is {mask}")
+MADE = {  # name -> the objective for an encoder that lies in a folder
+    "mlm": lambda base: MaskedLanguageModel(mask_probability=0.4),
+    "momentum_queue": lambda base: MomentumQueue(
         build_loss("focal"), queue_size=12, momentum=0.5, views=[View(), Repeat(rate=0.5)]
     ),
+    "diffcse": lambda base: DiffCSE(build_loss("focal"), generator_model=f"{base}-generator", rtd_weight=0.5),
+    "tsdae": lambda base: TSDAE(),
+    "masked beside": lambda base: Contrastive(build_loss("focal"), mlm_weight=0.5, mlm_probability=0.4),
 }
-# Views draw for a batch as a whole, which other processes share out otherwise; without them.
-PLAIN = {"momentum_queue": lambda: MomentumQueue(build_loss("focal"), queue_size=12, momentum=0.5)}
+PROMPTED = {"prompt": {"pooler": "mask", "prompt_template": TEMPLATES[0]}}  # how the encoder is loaded for these
+MADE["prompt"] = lambda base: Contrastive(
+    build_loss("focal"), views=[Prompted(template=Template.of(template)) for template in TEMPLATES], max_seq_length=12
+)
+EQUAL_VIEWS = ", equal views"  # others draw for a batch as a whole, which several processes share out otherwise
+BUILD = MADE | {
+    f"momentum_queue{EQUAL_VIEWS}": lambda base: MomentumQueue(build_loss("focal"), queue_size=12, momentum=0.5)
+}
+
+
+def save_generator(base) -> None:
+    """A masked language model beside an encoder, with its tokenizer."""
+    torch.manual_seed(5)
+    AutoModelForMaskedLM.from_config(CONFIGS["distilbert"]).save_pretrained(f"{base}-generator")
+    tiny_tokenizer().save_pretrained(f"{base}-generator")
 
 
 def objective_trainer(base, folder, objective, engine="one", dropout=0.1, double=False, texts=TEXTS, **arguments):
@@ -32,10 +56,11 @@ def objective_trainer(base, folder, objective, engine="one", dropout=0.1, double
     if engine == "FSDP2":
         shim_fsdp()
     with whole_model():
-        model = load_model(base, "cls", dropout=dropout or 0.1)
+        how = PROMPTED.get(objective, {"pooler": "cls"}) if isinstance(objective, str) else {"pooler": "cls"}
+        model = load_model(base, dropout=dropout or 0.1, **how)
     model = model.double() if double else model
     torch.manual_seed(3)
-    made = MADE[objective]() if isinstance(objective, str) else objective()
+    made = BUILD[objective](base) if isinstance(objective, str) else objective()
     trainer = FocalCSETrainer(model, args, train_dataset=texts, objective=made)
     if not dropout:
         for network in (trainer.model, *getattr(made, "beside", list)()):

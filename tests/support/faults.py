@@ -16,6 +16,8 @@ from typing import Any
 
 from safetensors.numpy import load_file
 
+NOBODY = 65534  # the number of the user who owns nothing
+STRANGE = "ü 日本 'quote\" $(touch x) `id`; rm -rf <b>" + "n" * 120
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate")
 
 
@@ -43,7 +45,9 @@ def command(argv: list[str], fault: str = "", value: Any = None) -> tuple[Any, s
             cli.main(argv)
         except SystemExit as end:
             code = end.code
-    if fault == "foreign":  # to hand back the result
+    if fault == "full":  # both to hand back the result
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    if fault == "foreign":
         os.seteuid(0)
         os.setegid(0)
     return code, said.buffer.getvalue().decode("utf-8", "replace"), count[0]
@@ -61,7 +65,7 @@ def watch(event: str, args: tuple[Any, ...], count: list[int], fault: str, value
 
 def full(size: int, _: Any) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
 def foreign(uid: int, _: Any) -> None:

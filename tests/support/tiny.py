@@ -18,6 +18,8 @@ from transformers import (
     ElectraConfig,
     EuroBertConfig,
     Gemma3TextConfig,
+    LlamaConfig,
+    MistralConfig,
     ModernBertConfig,
     MPNetConfig,
     NomicBertConfig,
@@ -64,15 +66,18 @@ CONFIGS = {
 
 ENDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
 GROUPED = COMMON | ENDS | {"num_key_value_heads": 1, "head_dim": 8}
+WITH_DROPOUT = GROUPED | {"attention_dropout": 0.1}
 FURTHER = {  # families that share the code of those above, so that few tests go through them
     "camembert": CamembertConfig(**COMMON, type_vocab_size=1, **ENDS),
     "deberta-v2": DebertaV2Config(**COMMON, pad_token_id=0, relative_attention=True, pos_att_type=["c2p", "p2c"]),
     "eurobert": EuroBertConfig(**COMMON, **ENDS, mask_token_id=4, attention_dropout=0.1),
-    "gemma3_text": Gemma3TextConfig(**GROUPED, attention_dropout=0.1, use_bidirectional_attention=True),
+    "gemma3_text": Gemma3TextConfig(**WITH_DROPOUT, use_bidirectional_attention=True),
+    "llama": LlamaConfig(**WITH_DROPOUT),
+    "mistral": MistralConfig(**WITH_DROPOUT, sliding_window=None),
     "nomic_bert": NomicBertConfig(**COMMON, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1),
     "opt": OPTConfig(**(COMMON | ENDS | {"word_embed_proj_dim": 16, "ffn_dim": 32}), dropout=0.1),
-    "qwen2": Qwen2Config(**{k: v for k, v in GROUPED.items() if k != "head_dim"}, attention_dropout=0.1),
-    "qwen3": Qwen3Config(**GROUPED, attention_dropout=0.1),
+    "qwen2": Qwen2Config(**{k: v for k, v in WITH_DROPOUT.items() if k != "head_dim"}),
+    "qwen3": Qwen3Config(**WITH_DROPOUT),
     "t5": T5Config(vocab_size=SIZE["vocab_size"], d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2),
 }
 

@@ -10,7 +10,7 @@ TOKEN = "hf_plantedTOKENplantedTOKEN"
 def write_inputs(folder: Path) -> Path:
     """A tiny encoder, text and graded pairs to train and judge with."""
     save_tiny(folder / "tiny", initializer_range=0.4)
-    (folder / "text.txt").write_text("".join(f"{s} {i}\n" for i in range(4) for s in SENTENCES))
+    (folder / "text.txt").write_text("".join(f"{s} {letter}\n" for letter in "wxyz" for s in SENTENCES))
     rows = [(a, b, 5 - abs(i - j) / 2) for i, a in enumerate(SENTENCES) for j, b in enumerate(SENTENCES)]
     (folder / "graded.tsv").write_text(
         "sentence1\tsentence2\tscore\n" + "".join(f"{a}\t{b}\t{score}\n" for a, b, score in rows)

@@ -121,6 +121,21 @@ def test_a_rate_that_changes_nothing(tmp_path):
     assert "did not move in the first steps" in said[1]
 
 
+def test_no_gradient_at_all_has_an_alarm_of_its_own(tmp_path):
+    said = alarms_of(small(tmp_path, texts=[{"text": "a man"}] * 32, max_steps=3))
+    (one,) = [alarm for alarm in said if "gradient in the first steps" in alarm]
+    assert one.startswith("no parameter got a gradient in the first steps: the loss is at an end of its range")
+
+
+def test_a_padding_that_is_a_word_is_said(tmp_path):
+    model = load_model(str(save_tiny(tmp_path / "base", initializer_range=0.4)), "cls", dropout=0.1)
+    assert alarms_of(make_trainer(tmp_path, model=model, max_steps=1)) == []
+    model.get_input_embeddings().padding_idx = 5
+    word = model.tokenizer.convert_ids_to_tokens(5)
+    (said,) = alarms_of(make_trainer(tmp_path, model=model, max_steps=1))
+    assert said.startswith(f"config.json of the encoder pads with token 5, {word!r}, whose embedding gets no gradient")
+
+
 def test_a_reference_that_finds_everything_alike(tmp_path):
     folder = record_mean(save_tiny(tmp_path / "reference"))
     reference = load_model(str(folder))

@@ -393,7 +393,7 @@ def test_sigterm_at_the_command_line(work, monkeypatch):
     assert 0 < manifest["run"]["seconds"] < PATIENCE
     manifest["run"]["seconds"] = 1000.0
     (left[-1] / checkpoints.MANIFEST).write_text(json.dumps(manifest))
-    run_here(work, monkeypatch, "--max_steps", step + 2, "--resume_from_checkpoint")
+    run_here(work, monkeypatch, "--max_steps", step + 2, "--resume_from_checkpoint", "last", "--allow_resume_mismatch")
     record = json.loads((work / "out/run.json").read_text())
     assert [e["step"] for e in record["log"] if "loss" in e][-2:] == [step + 1, step + 2]
     assert 1000 < record["seconds"] < 1000 + PATIENCE  # of both parts
@@ -450,7 +450,8 @@ def test_a_file_that_cannot_be_written_to_its_end(work, monkeypatch):
     (work / "out/run.json").unlink()
     size = (work / "out/checkpoint-20/model.safetensors").stat().st_size
     before = (work / "out/checkpoint-20/optimizer.pt").read_bytes()
-    process = start(work, "--max_steps", 40, "--resume_from_checkpoint", "last", preexec_fn=limited(size + 1000))
+    again = ("--max_steps", 40, "--resume_from_checkpoint", "last", "--allow_resume_mismatch")
+    process = start(work, *again, preexec_fn=limited(size + 1000))
     _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2 and "Traceback" not in said, said
     lines = [line for line in said.splitlines() if line.startswith("error: ")]

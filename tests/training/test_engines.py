@@ -36,7 +36,7 @@ def base(tmp_path_factory):
 @pytest.fixture
 def work(tmp_path):
     save_tiny(tmp_path / "tiny")
-    (tmp_path / "text.txt").write_text("".join(f"{s} {i}\n" for i in range(4) for s in SENTENCES))
+    (tmp_path / "text.txt").write_text("".join(f"{s} {letter}\n" for letter in "wxyz" for s in SENTENCES))
     return tmp_path
 
 
@@ -151,6 +151,10 @@ REFUSED = {
                           "DeepSpeed was asked for and DDP would run: ACCELERATE_USE_CPU or --cpu turns"),
     "no clipping": (deepspeed(gradient_clipping=None), {}, False, 'add "gradient_clipping": "auto"'),
     "another clipping": (deepspeed(gradient_clipping=0.5), {}, False, '"gradient_clipping": 0.5 and --max_grad'),
+    "reentrant": (
+        {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}, {}, False,
+        "by which DDP gets the gradient of a parameter twice and stops; leave use_reentrant out",
+    ),
     "shards only": (deepspeed(zero_optimization={"stage": 3}), {}, False,
                     '"stage3_gather_16bit_weights_on_model_save": true'),
 }  # fmt: skip

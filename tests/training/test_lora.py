@@ -1,6 +1,7 @@
 """Training by LoRA: what is learnt, what checkpoints hold, how runs go on, and what is left for others to load."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -199,7 +200,8 @@ def test_peft_itself_loads_the_adapter(tmp_path):
     {"use_dora": True},
     {"rank_pattern": {"query": 2}, "alpha_pattern": {"layer.1.attention.self.query": 1, "value": 9}},
     {"use_rslora": True},
-], ids=["dora", "patterns", "root"])  # fmt: skip
+    {"init_lora_weights": "orthogonal", "layers_to_transform": [1]},
+], ids=["dora", "patterns", "root", "layers"])  # fmt: skip
 def test_adapters_of_others_are_merged_as_peft_does(tmp_path, settings):
     base = record_mean(save_tiny(tmp_path / "base", initializer_range=0.4))
     config = peft.LoraConfig(r=4, lora_alpha=6, target_modules=["query", "value"], **settings)
@@ -215,6 +217,45 @@ def test_adapters_of_others_are_merged_as_peft_does(tmp_path, settings):
     plain = load_model(str(base)).encode(SENTENCES)
     assert lowest(found.encode(SENTENCES), ((hidden * mask).sum(1) / mask.sum(1)).numpy()) >= CLOSE
     assert lowest(found.encode(SENTENCES), plain) < 0.999
+
+
+@pytest.mark.parametrize("task", [None, "FEATURE_EXTRACTION"])
+@pytest.mark.parametrize("beginning", ["pissa", "olora"])
+def test_an_adapter_that_began_by_changing_its_base_is_refused_and_the_remedy_works(tmp_path, task, beginning):
+    """Such an adapter stands on other weights than those of its base, so to add it there gives other vectors."""
+    base = record_mean(save_tiny(tmp_path / "base", initializer_range=0.4))
+    config = peft.LoraConfig(
+        r=4, lora_alpha=6, target_modules=["query", "value"], init_lora_weights=beginning, task_type=task
+    )
+    model = peft.get_peft_model(AutoModel.from_pretrained(base), config).eval()
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            parameter.data += torch.randn_like(parameter) * 0.3
+    model.save_pretrained(tmp_path / "adapter")
+    with pytest.raises(UserError, match=f"with init_lora_weights '{beginning}', not merged here") as refusal:
+        load_model(str(tmp_path / "adapter"))
+    line = re.search(r"merge it with peft \((.*\(FOLDER\))\), copy the tokenizer", str(refusal.value)).group(1)
+    shutil.copytree(base, tmp_path / "merged", ignore=shutil.ignore_patterns("*.safetensors"))
+    exec(f"from peft import *\n{line}", {"FOLDER": str(tmp_path / "merged")})
+    found = load_model(str(tmp_path / "merged"))
+    batch = found.tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        hidden, mask = model(**batch).last_hidden_state, batch["attention_mask"].unsqueeze(-1)
+    assert lowest(found.encode(SENTENCES), ((hidden * mask).sum(1) / mask.sum(1)).numpy()) >= CLOSE
+
+
+def test_an_adapter_beside_a_whole_encoder_is_refused_and_one_beside_its_config_is_read(tmp_path):
+    """transformers adds the first to the encoder where peft is installed, and passes over it where it is not."""
+    base = record_mean(save_tiny(tmp_path / "base", initializer_range=0.4))
+    config = peft.LoraConfig(r=4, lora_alpha=6, target_modules=["query", "value"], init_lora_weights=False)
+    peft.get_peft_model(AutoModel.from_pretrained(base), config).save_pretrained(tmp_path / "adapter")
+    expected = load_model(str(tmp_path / "adapter")).encode(SENTENCES)
+    for name, kept in (("whole", "*.txt"), ("config", "*.safetensors")):
+        shutil.copytree(base, tmp_path / name, ignore=shutil.ignore_patterns(kept))
+        shutil.copytree(tmp_path / "adapter", tmp_path / name, dirs_exist_ok=True)
+    with pytest.raises(UserError, match=r"whole encoder \(model.safetensors\) and an adapter .*give one of the two"):
+        load_model(str(tmp_path / "whole"))
+    assert lowest(load_model(str(tmp_path / "config")).encode(SENTENCES), expected) >= CLOSE
 
 
 def test_damaged_adapters_are_refused(tmp_path):
@@ -237,11 +278,15 @@ def test_damaged_adapters_are_refused(tmp_path):
     (folder / "adapter_config.json").write_text(json.dumps(config | {"use_dora": True}))
     with pytest.raises(UserError, match="is one of DoRA, but has no lengths"):
         load_model(str(folder))
+    for pattern, said in (({"(": 3}, "no regular expression"), ({"query": "x"}, "the alpha 'x' for 'query'")):
+        (folder / "adapter_config.json").write_text(json.dumps(config | {"alpha_pattern": pattern}))
+        with pytest.raises(UserError, match=said):
+            load_model(str(folder))
     (folder / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": str(other)}))
     with pytest.raises(UserError, match="does not have in that shape; it is of another base"):
         load_model(str(folder))
     (folder / "adapter_model.safetensors").write_bytes(b"torn")
-    with pytest.raises(UserError, match="adapter_model.safetensors of .* is damaged"):
+    with pytest.raises(UserError, match="adapter_model.safetensors is damaged"):
         load_model(str(folder))
 
 

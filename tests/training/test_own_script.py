@@ -20,7 +20,7 @@ from transformers import AutoModel, EvalPrediction, Trainer, TrainerCallback, Tr
 
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss, load_model
 from hf_focalcse.data.given import GivenSentences
-from hf_focalcse.data.views import View, Views, text_id
+from hf_focalcse.data.views import View, Views
 from hf_focalcse.encoder import packaged
 from hf_focalcse.errors import UserError
 from hf_focalcse.evaluation import read_pairs
@@ -179,6 +179,15 @@ def test_an_argument_that_would_be_ignored_is_refused(base, arguments, name):
         FocalCSETrainer(base, arguments(**{name: value}), train_dataset=TEXT)
 
 
+def test_recomputing_with_another_dropout_is_refused(base, arguments):
+    with pytest.raises(UserError, match="preserve_rng_state false, .* the gradient would be wrong; leave it out"):
+        FocalCSETrainer(
+            base,
+            arguments(gradient_checkpointing=True, gradient_checkpointing_kwargs={"preserve_rng_state": False}),
+            train_dataset=TEXT,
+        )
+
+
 def test_arguments_of_sentence_transformers_are_refused_where_they_ask_for_more(base, tmp_path):
     kind = pytest.importorskip("sentence_transformers").SentenceTransformerTrainingArguments
     FocalCSETrainer(base, kind(str(tmp_path / "st"), **QUICK), train_dataset=TEXT)
@@ -254,7 +263,8 @@ def test_a_stream_trains_is_kept_in_checkpoints_and_needs_a_number_of_steps(base
     assert make_record(trainer).data | {"sha256": ""} == {
         "max_seq_length": 32, "sha256": "", "source": "a stream", "kept": 16,
     }  # fmt: skip
-    again = FocalCSETrainer(base, arguments(max_steps=3, save_strategy="no"), train_dataset=stream)
+    longer = arguments(max_steps=3, save_strategy="no")
+    again = FocalCSETrainer(base, longer, train_dataset=stream, allow_resume_mismatch=True)
     again.train(resume_from_checkpoint=True)
     assert again.state.global_step == 3
     with pytest.raises(UserError, match="is a stream, whose length is not known; say how many steps with max_steps"):
@@ -278,7 +288,7 @@ def stream_of_a_rank(base, folder):
 
 
 def test_a_stream_is_shared_out_among_processes(ranks, base, tmp_path):
-    ids = [text_id(text.strip()) for text in TEXT]
+    ids = Views(load_model(base).tokenizer, 32)([{"text": text.strip()} for text in TEXT])["text_ids"].tolist()
     first, second = ranks(2, stream_of_a_rank, base, tmp_path / "two")
     assert first == [ids[:8], ids[16:24]] and second == [ids[8:16], ids[24:32]]
 
