@@ -14,7 +14,7 @@ from sentence_transformers import (
     SentenceTransformerTrainer,
     SentenceTransformerTrainingArguments,
 )
-from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss
+from sentence_transformers.sentence_transformer.losses import AdaptiveLayerLoss, MatryoshkaLoss
 from tiny import SENTENCES, save_tiny
 
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss, load_model
@@ -186,6 +186,15 @@ def test_what_a_loss_draws_is_of_the_batch(base):
     assert seeds[0] == seeds[1] != seeds[2]
 
 
+def test_losses_that_look_at_each_layer_go_around_two_columns(base):
+    model = SentenceTransformer(base, device="cpu").train()
+    loss = AdaptiveLayerLoss(model, FocalInfoNCELoss(model))
+    columns = [model.tokenize(SENTENCES), model.tokenize(SENTENCES[::-1])]
+    assert loss([dict(column) for column in columns], None).isfinite()
+    with pytest.raises(UserError, match="need both views of a sentence in the data set: give a second column"):
+        loss([dict(columns[0])], None)
+
+
 def test_sizes_are_those_of_sentence_transformers_own_wrapper(base):
     model = SentenceTransformer(base, device="cpu").eval()
     weights = {"matryoshka_dims": [16, 8, 3], "matryoshka_weights": [1.0, 0.5, 2.0]}
@@ -221,6 +230,9 @@ def test_settings_are_those_of_the_loss_and_go_on_the_card(base):
         (lambda: RankCSELoss(model, reference=model), "is the model that is trained"),
         (lambda: RankCSELoss(model, reference="bert-base-uncased"), "reference is 'bert-base-uncased'; give a frozen"),
         (lambda: RankCSELoss(model, reference=[load_model(base, "mean")] * 3), "at most 2 frozen encoder"),
+        (lambda: FocalInfoNCELoss(model, scale=20.0), "has no scale: it is 1/temperature"),
+        (lambda: FocalInfoNCELoss(model, gather_across_devices=True), "negatives are those of all processes unless"),
+        (lambda: FocalInfoNCELoss(load_model(base, "mean")), "the model is an encoder of load_model: give FocalCSE"),
         (lambda: FocalInfoNCELoss(model, reference=load_model(base, "mean")), "compares with no frozen encoder"),
     ):
         with pytest.raises(UserError, match=message):
