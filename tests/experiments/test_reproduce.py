@@ -181,7 +181,9 @@ def test_hard_negatives_at_the_small_scale(small, monkeypatch, capsys):
     assert "I think it&#x27;s fine to ask this question." in page or "I think it's fine to ask this question." in page
     for part in ("cosine, before", "cosine, simcse-bert-base", "cosine, focal-bert-base", "Mean cosine of all pairs"):
         assert part in page
-    assert "not run" not in page or "STS-B" in page
+    assert (
+        "not run" not in page and page.count("pairs/file/all/spearman") == 2
+    )  # what was scored, if not what is asked
     capsys.readouterr()
     trained = "runs/focal-2023-quickstart/focal-bert-base_seed-1"
     cli.run("inspect", ["tiny", "pairs.tsv", "--pooler", "cls_before_pooler", "--labelled", "--after", trained])
