@@ -166,11 +166,13 @@ def test_a_frozen_encoder_of_other_tokens_reads_the_text(tmp_path, base):
     loss = RankCSELoss(model, reference=[other, teacher])
     loss.criterion.forward = same.criterion.forward
     loss([dict(features[0])])
-    for pairs in seen:  # here decoding gives the sentence back
-        torch.testing.assert_close(pairs.reference, seen[0].reference)
-        assert not pairs.reference.requires_grad
-    vectors = teacher.encode(SENTENCES, normalize_embeddings=True)
-    np.testing.assert_allclose(seen[0].reference, vectors @ vectors.T, atol=1e-5)
+    decoded = model.tokenizer.batch_decode(features[0]["input_ids"], skip_special_tokens=True)
+    own, others = (
+        of.encode(texts, normalize_embeddings=True) for of, texts in ((teacher, SENTENCES), (other, decoded))
+    )
+    np.testing.assert_allclose(seen[0].reference, own @ own.T, atol=1e-5)
+    np.testing.assert_allclose(seen[1].reference, (own @ own.T + others @ others.T) / 2, atol=1e-5)
+    assert not any(pairs.reference.requires_grad for pairs in seen)
     assert not any(name.startswith("_references") for name, _ in loss.named_parameters())
     assert all("teacher" not in name for name in loss.state_dict())
     assert loss.get_config_dict()["reference"] == ["base-teacher", "base-teacher"]

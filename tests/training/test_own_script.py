@@ -309,6 +309,9 @@ def test_rows_reach_a_collator_of_other_columns(base, arguments):
     assert losses(function) == losses(trainer)
 
 
+ROWS = [{"text": text} for text in TEXT]
+
+
 @pytest.mark.parametrize(
     ("collator", "said"),
     [
@@ -319,7 +322,7 @@ def test_rows_reach_a_collator_of_other_columns(base, arguments):
     ],
 )
 def test_collators_that_make_no_views_are_refused(base, arguments, collator, said):
-    trainer = FocalCSETrainer(base, arguments(), train_dataset=TEXT, data_collator=collator)
+    trainer = FocalCSETrainer(base, arguments(), train_dataset=ROWS, data_collator=collator)
     with pytest.raises(UserError, match=f"data_collator .*{said}.*leave data_collator out"):
         trainer.train()
 
@@ -328,7 +331,7 @@ def test_a_collator_without_text_ids_needs_no_mask(base, arguments):
     views = Views(load_model(base).tokenizer, 16)
     without = lambda rows: {key: of for key, of in views(rows).items() if key != "text_ids"}  # noqa: E731
     masked, plain = (
-        FocalCSETrainer(base, arguments(), train_dataset=TEXT, data_collator=without, mask_duplicates=mask)
+        FocalCSETrainer(base, arguments(), train_dataset=ROWS, data_collator=without, mask_duplicates=mask)
         for mask in (True, False)
     )
     with pytest.raises(UserError, match=r"gives no text_ids \(B,\).*mask_duplicates=False"):
