@@ -177,7 +177,7 @@ def concluded(item: Item, found: Found, compared: Sequence[Comparison]) -> Itera
     rows = []
     for of in compared:
         yield Finding(of.conclusion)
-        for row in (*of.rows, of.average, *of.further):
+        for row in (*of.rows, *([of.average] if len(of.rows) > 1 else []), *of.further):
             test = row.over_seeds
             p = ["-" if value is None else f"{value:.4f}" for value in (test.p, row.p_holm)]
             interval = "-" if test.low is None or test.high is None else f"{test.low:+.3f} to {test.high:+.3f}"

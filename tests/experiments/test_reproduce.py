@@ -77,7 +77,7 @@ def test_rows_of_one_label_are_one_run(paper):
 def test_every_item_can_be_planned(paper, name, scale, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(estimate, "layer_seconds", lambda width: width * 1e-6)
-    of_queries = ["--rerank_file", "q.tsv", "--train_file", "t.txt"] if paper == "simcse-sbert" else []
+    of_queries = ["--rerank_file=q.tsv", "--train_file=t.txt", "--eval_file=q.tsv"] if paper == "simcse-sbert" else []
     (tmp_path / "q.tsv").write_text("qid\tlabel\tquery\tcandidate\n1\t1\ta\tb\n1\t0\ta\tc\n")
     (tmp_path / "t.txt").write_text("a man\n" * 600)
     cli.run("reproduce", [paper, name, "--dry_run", "--scale", scale, *of_queries])
