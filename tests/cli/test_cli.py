@@ -588,6 +588,24 @@ def test_a_run_is_compared_with_the_encoder_as_published(work, capsys):
     assert "--mlp_only_train belongs to --pooler cls; tiny records pooler mean" in capsys.readouterr().err
 
 
+def test_a_comparison_is_said_with_its_interval_where_both_have_the_same_set(work, capsys):
+    line = "--model_name_or_path tiny --eval_file graded.tsv --pooler"
+    run("eval", *f"{line} mean --output_dir by_mean".split())
+    (work / "other.tsv").write_text((work / "graded.tsv").read_text().replace("man", "woman"))
+    other = line.replace("graded", "other")
+    capsys.readouterr()
+    run("eval", *f"{line} max --output_dir by_max --compare mean=by_mean/results.json".split())
+    (said,) = (line for line in capsys.readouterr().out.splitlines() if line.endswith(" against mean"))
+    before, after = (json.loads((work / f"by_{of}/results.json").read_text()) for of in ("mean", "max"))
+    key = "graded/file/all/spearman"
+    assert said.startswith(f"{key}: ") and "95 % interval" in said
+    assert f"{before[key]:.2f}" in said and f"{after[key]:.2f}" in said
+    (work / "by_mean/pairs.npz").unlink()
+    run("eval", *f"{line} max --output_dir by_max --compare mean=by_mean/results.json".split())
+    run("eval", *f"{other} max --output_dir others --compare mean=by_max/results.json".split())
+    assert " against mean" not in capsys.readouterr().out
+
+
 def test_without_labelled_data_it_says_so_and_trains(work, capsys):
     line = "--model_name_or_path tiny --train_file text.txt --per_device_train_batch_size 8 --max_steps 2 --use_cpu"
     run("train", *line.split(), "--output_dir", "out")
