@@ -165,7 +165,10 @@ def merge_adapter(model: Any, adapter: Adapter, source: Source) -> None:
         if part:
             changes[stem] = key
         elif ".lora_B." not in key and not MAGNITUDE.search(key):
-            raise UserError(f"adapter {source.name_or_path!r} holds {key!r}, which is no LoRA weight")
+            remedy = remedy_of(source.name_or_path, source.read_mapping(CONFIG_FILE), True)
+            raise UserError(
+                f"adapter {source.name_or_path!r} holds {key!r}, which is no change of a linear layer: {remedy}"
+            )
     for stem, key in changes.items():
         path = stem.removeprefix("base_model.model.")
         scale = adapter.scale(path, len(weights[key]))

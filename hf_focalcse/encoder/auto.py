@@ -32,6 +32,11 @@ class AutoModelForFocalCL(_AUTO):  # type: ignore[valid-type, misc]
 
     _model_mapping: Any = _MAPPING
 
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """As of every Auto class, which would ask whether to run code that lies in the folder; this one refuses it."""
+        return super().from_pretrained(*args, **({"trust_remote_code": False} | kwargs))
+
 
 MODELS: dict[Any, type[FocalCLMixin]] = {  # config class -> our class
     getattr(transformers, f"{family.name}Config"): make_class(family) for family in FAMILIES

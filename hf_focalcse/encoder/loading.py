@@ -27,7 +27,7 @@ from .sentence_files import weights_of
 from .source import Source
 from .spec import EncoderSpec, read_spec
 from .tokenizer import TOKENIZER_FILE, end_is_marked, load_tokenizer, require_file
-from .weights import check_weights, load_weights
+from .weights import check_finite, check_weights, load_weights
 from .weights import require_projection as require_projection  # for those who load
 
 
@@ -111,6 +111,7 @@ def load_model(
         projection_missing = "mlp" not in model.side_parts
     check_limit(model, name)
     load_tail(model, source, files.folders if record is None else None)
+    check_finite(model, name)
     model.projection_is_random, model.published = projection_missing, recorded
     found = source.find(f"{path}/{TOKENIZER_FILE}" if path else TOKENIZER_FILE)
     spec.tokenizer_file = None if found is None else str(found)

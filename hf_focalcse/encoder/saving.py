@@ -41,6 +41,7 @@ class SavingMixin(_Base):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        kwargs.setdefault("use_safetensors", True)  # pickled weights are not opened
         if not {"dtype", "torch_dtype"} & kwargs.keys():  # else that of the file, in which small updates may be lost
             kwargs["dtype"] = torch.float32
         loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)

@@ -89,6 +89,21 @@ def check_weights(model: Any, info: dict[str, Any], name_or_path: str) -> bool:
     return any(projection in key for key in info["missing_keys"])
 
 
+def check_finite(model: Any, name_or_path: str) -> None:
+    """Refuse weights of which no vector can be computed.
+
+    Raises:
+        UserError: with the first weight that holds NaN or infinity.
+    """
+    for key, value in model.state_dict().items():
+        # A sum costs less than a look at each number, and is finite for all weights but those of huge numbers.
+        if value.is_floating_point() and not value.sum().isfinite() and not value.isfinite().all():
+            raise UserError(
+                f"the weight {key!r} of {name_or_path!r} holds NaN or infinity: the file is damaged, or its training "
+                "diverged; copy it again from its source, or take an earlier checkpoint"
+            )
+
+
 def require_projection(model: Any, name_or_path: str) -> None:
     """Refuse to embed through a projection that the checkpoint does not carry.
 

@@ -168,9 +168,9 @@ def common_sets(runs: list[Trained], sick: str | None) -> tuple[dict[str, str], 
     if seven:
         return seven, notes
     dev = {set_of(key) for run in runs for key in headlines(run.record.final)}
-    known = {key for key in common if all(headline(key) in run.results.scores for run in runs)}
-    common = [key for key in common if key in known] or common  # a mean over sets is of one kind of score
-    others = {key: key for key in common if key not in dev} or {key: key for key in common}
+    tested = [key for key in common if key not in dev] or common
+    of_pairs = [key for key in tested if all(headline(key) in run.results.scores for run in runs)]
+    others = {key: key for key in of_pairs or tested}  # a mean over sets is of one kind of score
     if not others:
         raise UserError("there is no set that all runs were evaluated on; run focalcse eval on each of them")
     if set(others) <= dev:

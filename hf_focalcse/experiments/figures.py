@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,6 +21,9 @@ MARKS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 GREY = "#595959"
 MOST = 6  # groups in one picture
+NOT_XML = re.compile(
+    rb"[\x00-\x08\x0b\x0c\x0e-\x1f]"
+)  # control characters in a name, for which no browser shows a file
 STYLE: Any = {
     "text.parse_math": False,  # a $ in a name is not mathematics
     "svg.hashsalt": "hf_focalcse",  # without it, ids inside the file are random
@@ -256,7 +260,7 @@ def _svg(figure: Any) -> bytes:
         # the font lacks a character: the caption and the alternative text have the name too
         warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from")
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-    return file.getvalue()
+    return NOT_XML.sub(b"?", file.getvalue())
 
 
 def _styled(groups: Sequence[Group]) -> Any:

@@ -157,6 +157,9 @@ def evaluation_flags(content: Any, file: str, given: set[str], run: PlannedRun, 
     if given & shared:
         chosen = vars(parse(list(run.argv), script).dev)
         sets = {name: value for name, value in chosen.items() if name in shared and value is not None}
+        if RERANK in listed(evaluate.get("tasks")):  # the dev set is none of the sets to rerank
+            of_pairs = len(listed(evaluate["tasks"])) > 1
+            sets = {name: value for name, value in sets.items() if name == "sts_dir" and of_pairs}
         taken = {key for name in sets for key in options_of(Evaluation)[name].replaces}
         evaluate = {key: value for key, value in evaluate.items() if key not in taken} | sets
     flags = tuple(as_flags(evaluate, f"{file}: evaluate"))

@@ -13,7 +13,7 @@ from ..options.experiments import ReproduceOptions
 from ..runs.atomic import write_bytes
 from ..runs.folder import read_results
 from ..runs.record import RUN_FILE, without_paths
-from ..runs.scores import PAPERS_FIRST, SICK_SPLITS, ScoreKey, headline
+from ..runs.scores import PAPERS_FIRST, SICK_SPLITS, ScoreKey, headline, headlines
 from ..runs.tables import Table
 from . import figures
 from .arms import Trained, differences_between, read_run
@@ -47,10 +47,15 @@ class Found:
         keys = [key for scores in held if (key := key_of(title, scores)) is not None]
         return [scores[keys[0]] for scores in held if keys and keys[0] in scores]
 
+    def others(self) -> list[str]:
+        """The keys of what the runs were scored on, where that is nothing that the paper names."""
+        held = [run.results.scores for seeds in self.rows.values() for run in seeds.values()]
+        return list(dict.fromkeys(key for scores in held for key in headlines(scores)))
+
 
 def key_of(title: str, scores: dict[str, float]) -> str | None:
     """The key in ``scores`` of what a paper calls ``title``; SICK-R as in papers where it is there."""
-    keys = [PARTS[title]] if title in PARTS else []
+    keys = [title, *([PARTS[title]] if title in PARTS else [])]
     if title == "MAP":
         keys = [key for key in scores if ScoreKey.parse(key).is_ranking and not ScoreKey.parse(key).aggregation]
     elif title == "STS-B dev":
@@ -118,14 +123,14 @@ def sections_of(item: Item, found: Found, folder: Path, args: ReproduceOptions) 
 def scores(item: Item, found: Found, args: ReproduceOptions) -> Iterator[Part]:
     if args.scale == "quickstart":
         yield Finding(
-            "The small scale: 40 steps of all-MiniLM-L6-v2, which had supervised training. The paper's scores are of "
-            "other encoders and texts, so none stands beside these."
+            "The small scale: 40 steps of all-MiniLM-L6-v2, which had supervised training, unless flags below say "
+            "otherwise. The paper's scores are of other encoders and texts, so none stands beside these."
         )
     elif item.source:
         yield f"Published scores: {item.source}."
     labels = [*item.judged, *item.rows]
     titles = [title for title in item.scores if any(found.values(label, title) for label in labels)]
-    titles = titles or list(item.scores)
+    titles = titles or found.others() or list(item.scores)
     rows = []
     for label in labels:
         for title in titles:
@@ -172,7 +177,7 @@ def concluded(item: Item, found: Found, compared: Sequence[Comparison]) -> Itera
     rows = []
     for of in compared:
         yield Finding(of.conclusion)
-        for row in (*of.rows, of.average, *of.further):
+        for row in (*of.rows, *([of.average] if len(of.rows) > 1 else []), *of.further):
             test = row.over_seeds
             p = ["-" if value is None else f"{value:.4f}" for value in (test.p, row.p_holm)]
             interval = "-" if test.low is None or test.high is None else f"{test.low:+.3f} to {test.high:+.3f}"
@@ -257,7 +262,7 @@ def deviations(item: Item, found: Found, args: ReproduceOptions) -> Iterator[Par
     if args.scale == "quickstart":
         said.append(
             "The small scale: all-MiniLM-L6-v2 in place of every encoder, 40 steps, batches of 64 where the rows do "
-            "not vary them, and rows that would then be equal are left out."
+            "not vary them (unless flags say otherwise); rows that would then be equal are left out."
         )
     if args.overrides:
         said.append(f"Flags for all runs: {without_paths(shlex.join(args.overrides))}.")
@@ -266,7 +271,7 @@ def deviations(item: Item, found: Found, args: ReproduceOptions) -> Iterator[Par
         versions = runs[0].record.versions
         named = ", ".join(f"{name} {versions[name]}" for name in ("torch", "transformers") if name in versions)
         said.append(f"Versions: {named}; the papers' code needs transformers 4.2 and torch 1.7.")
-    yield Table(["deviation"], [[text] for text in said], caption="Every deviation that is known")
+    yield from said
     if runs:
         took = [[run.folder.name, f"{run.record.seconds or 0:.0f}"] for run in runs]
         yield Table(["run", "seconds of training"], took, caption="The runs of this page")

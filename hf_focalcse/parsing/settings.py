@@ -62,12 +62,13 @@ class Settings:
         return {name: value for group in groups for name, value in vars(group).items()}
 
     def again(self, *flags: str, without: str = "") -> Settings:
-        """The settings of the same command line with further flags, which take precedence. without: a flag that is
-        left out of it."""
+        """The settings of the same command line with these flags in the place of its own, each with one value.
+        without: a flag that is left out of it."""
         argv = list(self.command[len(self.script.split()) :])
-        while without in argv:
-            del argv[(at := argv.index(without)) : at + 2]
-        argv = [word for word in argv if not (without and word.startswith(f"{without}="))]
+        for name in (without, *(flag for flag in flags if flag.startswith("--"))):
+            while name and name in argv:
+                del argv[(at := argv.index(name)) : at + 2]
+            argv = [word for word in argv if not (name and word.startswith(f"{name}="))]
         return parse([*argv, *flags], self.script)
 
     def noting(self, *notes: str, **changes: Any) -> Settings:

@@ -38,6 +38,8 @@ def draw_plots(folder: str | Path) -> list[str]:
         (folder / name).parent.mkdir(exist_ok=True)
         # without the version of the library in the file, equal pictures are equal files
         with draft(folder / name) as part:
+            for text in picture.findobj(lambda artist: hasattr(artist, "set_parse_math")):
+                text.set_parse_math(False)  # a $ in the name of a file is not mathematics
             picture.savefig(part, format="png", dpi=DOTS, metadata={"Software": None})
         drawn.append(name)
     return drawn

@@ -209,8 +209,8 @@ PUBLISHED = {  # setting -> what is far from anything published, below and above
 def untrained_token(model: Any) -> Iterable[tuple[str, str]]:
     """(kind, message) where the embedding that the encoder leaves untrained is not that of the padding."""
     left, tokenizer = getattr(model.get_input_embeddings(), "padding_idx", None), model.tokenizer
-    if left not in (None, tokenizer.pad_token_id) and left not in tokenizer.all_special_ids:
-        token = tokenizer.convert_ids_to_tokens(left)
+    token = None if left in (None, *tokenizer.all_special_ids) else tokenizer.convert_ids_to_tokens(left)
+    if token is not None:
         yield (
             "padding",
             (

@@ -9,11 +9,13 @@ import os
 import re
 import shutil
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, first_line
 from ..options.tables import defaults, own_options
 from ..runs.atomic import equal_modes, write_json
 from ..runs.differing import differing
@@ -199,13 +201,38 @@ def differences_of_run(checkpoint: Checkpoint, run: dict[str, Any]) -> list[str]
         names = [key for key in run if key in before or key == "pooler"]
     found = differing(*({key: _plain(of.get(key)) for key in names} for of in (before, run)))
     first = [key for key in RUN_FACTS if key in found]
-    return [f"{RUN_FACTS.get(key, f'--{key}')} was {found[key][0]!r} and is {found[key][1]!r}"
-            for key in [*first, *(key for key in found if key not in first)]]  # fmt: skip
+    told = {key: _where_they_differ(*found[key]) for key in [*first, *(key for key in found if key not in first)]}
+    return [f"{RUN_FACTS.get(key, f'--{key}')} was {was!r} and is {now!r}" for key, (was, now) in told.items()]
+
+
+def _where_they_differ(was: Any, now: Any) -> tuple[Any, Any]:
+    """Two values, of mappings the parts that are not equal."""
+    if not (isinstance(was, dict) and isinstance(now, dict)):
+        return was, now
+    same = {key for key in was.keys() & now.keys() if was[key] == now[key]}
+    was, now = ({key: value for key, value in of.items() if key not in same} for of in (was, now))
+    return was, now
 
 
 def _plain(value: Any) -> Any:
     """As a manifest holds it."""
     return json.loads(json.dumps(value, default=str))
+
+
+@contextlib.contextmanager
+def read_without_code(checkpoint: str | None) -> Iterator[None]:
+    """Within it a checkpoint is read; torch's reader builds tensors and nothing else of its pickles.
+
+    Raises:
+        UserError: one of them asks for more.
+    """
+    try:
+        yield
+    except UnpicklingError as error:
+        raise UserError(
+            f"{checkpoint} holds a file of torch that is damaged or would run code ({first_line(error)[:60]}); delete "
+            "that checkpoint, and resume from another one"
+        ) from error
 
 
 def saving_failed(error: Exception, output_dir: str | Path) -> UserError:

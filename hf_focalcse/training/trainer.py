@@ -22,6 +22,7 @@ from ..runs.record import RunRecord
 from .alarms import Alarms, far_settings, untrained_token, without_range
 from .args import decide, take_arguments
 from .callbacks import Measuring, StartOfTraining, StopSignals
+from .checkpoints import read_without_code
 from .checks import check_compiled, check_lora, check_measuring, check_model, check_optimizers, choose_objective
 from .engines import check_engine, engine_of
 from .given import check_amount, choose_tasks, fingerprint, take_dev, take_sentences
@@ -292,7 +293,7 @@ class FocalCSETrainer(SizedTrainer):
             self.scorer.begin()
             self.run_identity()
             self.look_at_settings()
-        with self.hold_output(), self.stop_signals:
+        with self.hold_output(), self.stop_signals, read_without_code(path):
             return super().train(resume_from_checkpoint=path, trial=trial)
 
     @property

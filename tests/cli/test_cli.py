@@ -852,7 +852,7 @@ def test_a_three_column_file_trains(work, capsys):
         ("--train_file abcd.csv --columns a", "--columns names 1 column(s), 'a'; give --columns ANCHOR POSITIVE or"),
         ("--train_file abcd.csv --columns a e", "abcd.csv has no column 'e'"),
         ("--train_file abcd.csv --columns a b --text_column c", "--text_column and --columns are both given"),
-        ("--train_file text.txt --columns a b", "names columns of one table, and text.txt is none"),
+        ("--train_file text.txt --columns a b", "names columns of tables, and text.txt is none"),
         ("--train_file triples.csv --view repeat", "--view repeat makes two views of one text, but triples.csv is"),
         ("--train_file triples.csv --hard_negative_weight 0", "--hard_negative_weight is 0.0; it must be above 0"),
         ("--train_file abcd.csv --columns a b --hard_negative_weight 2", "has no column of hard negatives"),

@@ -12,6 +12,7 @@ from tiny import CONFIGS, tiny_tokenizer
 from tiny_run import write_inputs
 from transformers import AutoModelForMaskedLM
 
+from hf_focalcse.cli.stages import run_stages
 from hf_focalcse.cli.train import run
 from hf_focalcse.errors import UserError
 from hf_focalcse.parsing.recipes import stages_of
@@ -130,6 +131,21 @@ def test_what_a_stage_was_trained_with_is_compared(trained, inputs, tmp_path):
     assert not (tmp_path / "out/run.json").exists()
     train(file, tmp_path / "out", "--resume_from_checkpoint", "last")  # what the message says works
     assert weights(tmp_path / "out") == weights(trained / "out")
+
+
+def test_flags_of_the_stages_take_the_place_of_those_given(inputs, tmp_path, monkeypatch):
+    told = []
+    flags = ["--recipe", str(recipe(inputs, tmp_path / "r")), "--output_dir=out", "--model_name_or_path", "m"]
+    run_stages(parse([*flags, "--output_dir", str(tmp_path / "x")]), lambda stage, goes_on: told.append(stage))
+    assert [stage.notes for stage in told] == [(), ()]
+    assert [stage.model.model_name_or_path for stage in told] == ["m", f"{tmp_path}/x/stages/1-mlm"]
+    assert [stage.training.output_dir for stage in told] == [f"{tmp_path}/x/stages/1-mlm", f"{tmp_path}/x"]
+
+
+def test_tsdae_before_a_contrastive_stage(inputs, tmp_path):
+    first = {name: value for name, value in STAGES["mlm"].items() if name != "learning_rate"} | {"objective": "tsdae"}
+    train(recipe(inputs, tmp_path / "r", {"tsdae": first, "contrast": STAGES["contrast"]}), tmp_path / "out")
+    assert [row["objective"] for row in RunRecord.load(tmp_path / "out").stages] == ["tsdae"]
 
 
 def of_two_processes(file, out):

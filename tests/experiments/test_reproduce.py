@@ -77,7 +77,7 @@ def test_rows_of_one_label_are_one_run(paper):
 def test_every_item_can_be_planned(paper, name, scale, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(estimate, "layer_seconds", lambda width: width * 1e-6)
-    of_queries = ["--rerank_file", "q.tsv", "--train_file", "t.txt"] if paper == "simcse-sbert" else []
+    of_queries = ["--rerank_file=q.tsv", "--train_file=t.txt", "--eval_file=q.tsv"] if paper == "simcse-sbert" else []
     (tmp_path / "q.tsv").write_text("qid\tlabel\tquery\tcandidate\n1\t1\ta\tb\n1\t0\ta\tc\n")
     (tmp_path / "t.txt").write_text("a man\n" * 600)
     cli.run("reproduce", [paper, name, "--dry_run", "--scale", scale, *of_queries])
@@ -181,7 +181,9 @@ def test_hard_negatives_at_the_small_scale(small, monkeypatch, capsys):
     assert "I think it&#x27;s fine to ask this question." in page or "I think it's fine to ask this question." in page
     for part in ("cosine, before", "cosine, simcse-bert-base", "cosine, focal-bert-base", "Mean cosine of all pairs"):
         assert part in page
-    assert "not run" not in page or "STS-B" in page
+    assert (
+        "not run" not in page and page.count("pairs/file/all/spearman") == 2
+    )  # what was scored, if not what is asked
     capsys.readouterr()
     trained = "runs/focal-2023-quickstart/focal-bert-base_seed-1"
     cli.run("inspect", ["tiny", "pairs.tsv", "--pooler", "cls_before_pooler", "--labelled", "--after", trained])

@@ -134,11 +134,17 @@ def test_flags_take_the_place_of_the_base_and_of_its_recipe(material, monkeypatc
     assert [run.asked["temperature"] for run in shipped.runs] == [0.03, 0.05, 0.07, 0.1]
     judged = read_grid("temperature", ["--model_name_or_path", "X", "--eval_file", "pairs.tsv"]).evaluate
     assert judged == ("--eval_file=pairs.tsv",)
+    (material / "q.tsv").write_text("qid\tlabel\tquery\tcandidate\n1\t1\ta\tb\n1\t0\ta\tc\n")
+    ranked = write(material, {"seed": [1]}, evaluate={"tasks": ["rerank"], "rerank_file": "q.tsv"})
+    judged = read_grid(str(ranked), ["--eval_file", "pairs.tsv"]).evaluate
+    assert judged == ("--tasks", "rerank", "--rerank_file=q.tsv")  # what judges in training is none of these
+    with pytest.raises(UserError, match="no such file: none.tsv"):
+        read_grid(str(write(material, {"seed": [1]}, evaluate={"tasks": ["rerank"], "rerank_file": "none.tsv"})))
 
 
 def test_every_shipped_grid_and_every_study_can_be_read(material, monkeypatch, tmp_path):
     expected = {"temperature", "m", "batch-size", "pooler", "dropout", "augmentation", "few-shot", "losses", "table3"}
-    expected |= {"dclr-noise"}
+    expected |= {"dclr-noise", "tuned"}
     assert set(shipped_names(GRIDS)) == expected
     for name in shipped_names(GRIDS):
         assert len(read_grid(name, ["--model_name_or_path", "X", "--max_steps", "40"]).runs) >= 2

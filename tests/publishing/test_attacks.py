@@ -1,8 +1,11 @@
 """Names and sentences that would act, in every place of a card, of a report and of a table."""
 
+import base64
 import json
 import re
 import shlex
+import shutil
+from xml.etree import ElementTree
 
 import pytest
 import yaml
@@ -11,6 +14,7 @@ from made_runs import made_run
 
 from hf_focalcse.cli import main as cli
 from hf_focalcse.publishing.card import make_card
+from hf_focalcse.publishing.plots import draw_plots
 from hf_focalcse.runs.folder import Run
 from hf_focalcse.runs.record import RunRecord
 
@@ -56,6 +60,14 @@ def test_placeholders_of_the_template_stay_text(plain):
     assert "\n# {alarms} trained with focal\n" in make_card(record, None)
 
 
+def test_a_name_with_signs_of_mathematics_is_drawn(trained, tmp_path):
+    folder = shutil.copytree(trained, tmp_path / "out")
+    for name in ("run.json", "results.json"):
+        text = (folder / name).read_text().replace("graded/file", r"$\\frac{x$/file")
+        (folder / name).write_text(text)
+    assert draw_plots(folder) == ["plots/training.png", "plots/cosines.png"]
+
+
 def test_reports_and_tables_show_it_as_text(tmp_path, capsys):
     for number, attack in enumerate(ATTACKS):
         name = attack.replace("/", "∕").replace("\0", "")[:60]
@@ -73,6 +85,10 @@ def test_reports_and_tables_show_it_as_text(tmp_path, capsys):
     assert acts(page, own) == []
     assert set(re.findall(r'<img src="([^"]{10})', page)) <= {"data:image"}
     assert set(re.findall(r'<a href="(.)', page)) == {"#"}
+    pictures = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]*)"', page)
+    assert pictures
+    for picture in pictures:  # a browser shows no other XML
+        ElementTree.fromstring(base64.b64decode(picture))
     shown = acts(rendered((tmp_path / "report/report.md").read_text()), ("h1", "h2", "strong"))
     assert [one for one in shown if not one.startswith("<img")] == []
     pictures = re.findall(r'<img src="([^"]*)"', rendered((tmp_path / "report/report.md").read_text()))

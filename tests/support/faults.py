@@ -16,8 +16,8 @@ from typing import Any
 
 from safetensors.numpy import load_file
 
-NOBODY = 65534  # the number of the user who owns nothing
-STRANGE = "ü 日本 'quote\" $(touch x) `id`; rm -rf <b>" + "n" * 120
+NOBODY = 65534
+STRANGE = "ü 日本 'quote\" $(touch x) `id`; rm -rf <b>" + "n" * 120  # the name of a folder
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate")
 
 

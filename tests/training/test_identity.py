@@ -27,7 +27,7 @@ from hf_focalcse.parsing.losses import loss_settings, objective_settings
 from hf_focalcse.parsing.settings import parse
 from hf_focalcse.training import checkpoints
 from hf_focalcse.training.args import FocalCSETrainingArguments
-from hf_focalcse.training.checkpoints import MANIFEST, Checkpoint, differences_of_run
+from hf_focalcse.training.checkpoints import MANIFEST, RUN_FACTS, Checkpoint, differences_of_run
 
 FOREIGN = sorted({f.name for f in fields(FocalCSETrainingArguments) if f.init} - {"hub_token"})
 SETTINGS = sorted(
@@ -119,9 +119,8 @@ def inputs(tmp_path_factory):
 def write_inputs(folder):
     save_tiny(folder / "tiny", initializer_range=0.4)
     save_tiny(folder / "other", seed=1, initializer_range=0.4)
-    for name in ("tiny-generator", "tiny-other"):
-        save_generator(folder / "tiny")
-        shutil.copytree(folder / "tiny-generator", folder / name, dirs_exist_ok=True)
+    save_generator(folder / "tiny")
+    shutil.copytree(folder / "tiny-generator", folder / "tiny-other")
     texts = [f"{row['text']} {i}" for i, row in enumerate(TEXTS)]
     rows = [(texts[i - 2], texts[i - 1], texts[i]) for i in range(len(texts))]
     made = {
@@ -189,8 +188,9 @@ def test_a_run_with_another_value_of_an_option_is_another_run_or_the_option_is_h
         assert name.startswith(("dataset_", "sts_dir")) or name.endswith(("_revision", "prompt_name"))
         return
     said = differences(row[0], row[1], row[2].replace("{name}", name))
+    shown = f"{RUN_FACTS.get(name, f'--{name}')} was "
     assert bool(said) != option.harmless, said
-    assert option.harmless or option.told or option.encoder or any(one.startswith(f"--{name} ") for one in said)
+    assert option.harmless or option.told or option.encoder or any(one.startswith(shown) for one in said)
 
 
 @pytest.mark.parametrize(("kind", "of", "name"), SETTINGS)

@@ -268,7 +268,7 @@ def test_damaged_adapters_are_refused(tmp_path):
         ({k: v for k, v in weights.items() if "lora_B" not in k}, "does not have in that shape"),
         (
             weights | {"base_model.model.x": weights[min(weights)].clone()},
-            "holds 'base_model.model.x', which is no LoRA weight",
+            "holds 'base_model.model.x', which is no change of a linear layer: merge it with peft",
         ),
     ):
         save_file(content, folder / "adapter_model.safetensors")
