@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 from transformers.utils import logging
 
+from ..compat import no_deepspeed_config
 from ..encoder.chunks import checkpointed
 from ..errors import UserError, first_line
 from ..losses.base import Pairs
@@ -211,9 +212,10 @@ def load_generator(name: str, revision: str | None, model: Any) -> Any:
     try:
         config = AutoConfig.from_pretrained(name, **hub)
         vocabulary = AutoTokenizer.from_pretrained(name, **hub).get_vocab()
-        found, info = AutoModelForMaskedLM.from_pretrained(
-            name, config=config, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **hub
-        )
+        with no_deepspeed_config():  # it is whole in each process, under ZeRO-3 too
+            found, info = AutoModelForMaskedLM.from_pretrained(
+                name, config=config, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **hub
+            )
     except (OSError, ValueError) as error:
         raise UserError(
             f"--generator_model {name!r} could not be loaded as a masked language model ({first_line(error)}); name "

@@ -166,7 +166,8 @@ def end_of(base, folder, name, engine):
     return weights | kept_of(trainer.objective) | gradients.found
 
 
-SHARING = [pytest.param(engine, marks=marks) for engine, marks in (("FSDP2", needs_fsdp), ("ZeRO-2", needs_deepspeed))]
+MARKS = {"FSDP2": needs_fsdp, "ZeRO-2": needs_deepspeed, "ZeRO-3": needs_deepspeed}
+SHARING = [pytest.param(engine, marks=marks) for engine, marks in MARKS.items()]
 
 
 @pytest.mark.parametrize("engine", ["DDP", *SHARING])
@@ -175,6 +176,10 @@ def test_two_processes_equal_one(ranks, tmp_path, name, engine):
     base = str(save_tiny(tmp_path / "base", initializer_range=0.4))  # vectors that differ
     save_generator(base)
     one = ranks(1, end_of, base, tmp_path / "1", name, "one")[0]
+    if (name, engine) == ("momentum_queue", "ZeRO-3"):
+        with pytest.raises(RuntimeError, match="momentum_queue needs whole weights in each process"):
+            ranks(2, end_of, base, tmp_path / "2", name, engine)
+        return
     found = ranks(2, end_of, base, tmp_path / "2", name, engine)[0]
     one = one if engine == "DDP" else {key: of for key, of in one.items() if not key.startswith("gradient ")}
     assert found.keys() == one.keys()
@@ -183,7 +188,8 @@ def test_two_processes_equal_one(ranks, tmp_path, name, engine):
     of_gradients = [size for key, size in apart.items() if key.startswith("gradient ")]
     assert len(of_gradients) > 30 or engine != "DDP"
     largest = max(apart.values())
-    print(f"{name}, {engine}: largest difference {largest:.1e}; of a gradient {max(of_gradients, default=0):.1e}")
+    first = f"; of a gradient entry {max(of_gradients):.1e}" if of_gradients else ""
+    print(f"{name}, {engine}: largest difference {largest:.1e}{first}")
     assert largest <= (1e-4 if engine.startswith("ZeRO") else 1e-12)
 
 
