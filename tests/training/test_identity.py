@@ -110,7 +110,7 @@ VALUES = {
 }  # fmt: skip
 WITH_REFERENCE = "--reference_model {0}/tiny --reference_pooler mean "
 SET = {"base": "focal", "weighting": "none", "ranking": "listnet", "m": 0.4, "phi": 0.8, "momentum": 0.9}
-BEFORE = {"generator_model": "--generator_model {0}/tiny-generator"}
+BEFORE = {"weighting": "--weighting self", "generator_model": "--generator_model {0}/tiny-generator"}
 SET |= {"generator_model": "{0}/tiny-other", "generator_revision": None}
 
 
@@ -212,7 +212,7 @@ def change_of_setting(kind, of, name):
         value = not setting.default
     else:
         value = setting.kind((setting.default or 0.1) * 1.5 + (setting.kind is int))
-    along = f"--{kind} {of} " + (WITH_REFERENCE if "dclr" in of or "rankcse" in of else "")
+    along = f"--{kind} {of} " + (WITH_REFERENCE if ("dclr" in of and name != "weighting") or "rankcse" in of else "")
     along += "--ranking listnet " * (name == "teacher_temperature")
     along += "--generator_model {0}/tiny-generator " * (of == "diffcse" and name != "generator_model")
     return along + "--base focal" * (name == "m" and of != "focal"), BEFORE.get(name, ""), f"--{name} {value}"
