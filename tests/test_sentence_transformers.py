@@ -14,7 +14,7 @@ from sentence_transformers import (
     SentenceTransformerTrainer,
     SentenceTransformerTrainingArguments,
 )
-from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss
+from sentence_transformers.sentence_transformer.losses import AdaptiveLayerLoss, MatryoshkaLoss
 from tiny import SENTENCES, save_tiny
 
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss, load_model
@@ -166,11 +166,13 @@ def test_a_frozen_encoder_of_other_tokens_reads_the_text(tmp_path, base):
     loss = RankCSELoss(model, reference=[other, teacher])
     loss.criterion.forward = same.criterion.forward
     loss([dict(features[0])])
-    for pairs in seen:  # here decoding gives the sentence back
-        torch.testing.assert_close(pairs.reference, seen[0].reference)
-        assert not pairs.reference.requires_grad
-    vectors = teacher.encode(SENTENCES, normalize_embeddings=True)
-    np.testing.assert_allclose(seen[0].reference, vectors @ vectors.T, atol=1e-5)
+    decoded = model.tokenizer.batch_decode(features[0]["input_ids"], skip_special_tokens=True)
+    own, others = (
+        of.encode(texts, normalize_embeddings=True) for of, texts in ((teacher, SENTENCES), (other, decoded))
+    )
+    np.testing.assert_allclose(seen[0].reference, own @ own.T, atol=1e-5)
+    np.testing.assert_allclose(seen[1].reference, (own @ own.T + others @ others.T) / 2, atol=1e-5)
+    assert not any(pairs.reference.requires_grad for pairs in seen)
     assert not any(name.startswith("_references") for name, _ in loss.named_parameters())
     assert all("teacher" not in name for name in loss.state_dict())
     assert loss.get_config_dict()["reference"] == ["base-teacher", "base-teacher"]
@@ -184,6 +186,15 @@ def test_what_a_loss_draws_is_of_the_batch(base):
     for texts in (SENTENCES, SENTENCES, SENTENCES[:4]):
         loss([model.tokenize(texts)])
     assert seeds[0] == seeds[1] != seeds[2]
+
+
+def test_losses_that_look_at_each_layer_go_around_two_columns(base):
+    model = SentenceTransformer(base, device="cpu").train()
+    loss = AdaptiveLayerLoss(model, FocalInfoNCELoss(model))
+    columns = [model.tokenize(SENTENCES), model.tokenize(SENTENCES[::-1])]
+    assert loss([dict(column) for column in columns], None).isfinite()
+    with pytest.raises(UserError, match="need both views of a sentence in the data set: give a second column"):
+        loss([dict(columns[0])], None)
 
 
 def test_sizes_are_those_of_sentence_transformers_own_wrapper(base):
@@ -221,6 +232,9 @@ def test_settings_are_those_of_the_loss_and_go_on_the_card(base):
         (lambda: RankCSELoss(model, reference=model), "is the model that is trained"),
         (lambda: RankCSELoss(model, reference="bert-base-uncased"), "reference is 'bert-base-uncased'; give a frozen"),
         (lambda: RankCSELoss(model, reference=[load_model(base, "mean")] * 3), "at most 2 frozen encoder"),
+        (lambda: FocalInfoNCELoss(model, scale=20.0), "has no scale: it is 1/temperature"),
+        (lambda: FocalInfoNCELoss(model, gather_across_devices=True), "negatives are those of all processes unless"),
+        (lambda: FocalInfoNCELoss(load_model(base, "mean")), "the model is an encoder of load_model: give FocalCSE"),
         (lambda: FocalInfoNCELoss(model, reference=load_model(base, "mean")), "compares with no frozen encoder"),
     ):
         with pytest.raises(UserError, match=message):

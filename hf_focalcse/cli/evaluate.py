@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ..encoder.packaged import Place
 from ..encoder.poolers import explicit_projection
 from ..errors import UserError
 from ..evaluation import Results, evaluate_sts, load_rerank, load_tasks, read_tasks
+from ..evaluation.difference import differences
 from ..evaluation.identity import as_encoder, sizes_of_encoder
 from ..evaluation.sizes import smaller_sizes
 from ..evaluation.summary import summarise
@@ -32,11 +34,11 @@ from ..publishing.manifest import is_export
 from ..publishing.plots import draw_plots
 from ..publishing.publish import publish_scores
 from ..runs.atomic import clear_drafts
-from ..runs.cosines import write_cosines
+from ..runs.cosines import recall, write_cosines
 from ..runs.folder import ADAPTER_FILE, WEIGHTS_FILE
 from ..runs.locking import is_free, locked
 from ..runs.record import RUN_FILE, file_sha256
-from ..runs.scores import RESULTS_FILE, headlines
+from ..runs.scores import RESULTS_FILE, headlines, is_headline, set_of
 from .preparation import make_writable
 
 PATIENCE = 60.0  # seconds to wait for another evaluation to write its scores
@@ -71,8 +73,11 @@ def run(args: Evaluation) -> None:
         print(f"note: {unknown} sentences have no word in {args.word_vectors}; each got the mean of all vectors")
     if compared:
         results.metadata["comparisons"] = compared
+    measured = results
     with waiting(folder, results):
         results = keep(folder, results)
+    for text in args.compare or []:
+        say_differences(*text.partition("=")[::2], measured)
     if args.push_to_hub:
         publish_scores(
             *(str(args.model_name_or_path), folder, results),
@@ -136,6 +141,20 @@ def read_comparisons(given: list[str]) -> dict[str, list[dict[str, Any]]]:
         weights = results.metadata["model"].get("weights_sha256")
         found.setdefault(name, []).append({"weights_sha256": weights, "scores": headlines(results.scores)})
     return found
+
+
+def say_differences(name: str, file: str, measured: Results) -> None:
+    """Print how each main score of ``measured`` lies to that of results.json, with the interval over the pairs, where
+    that was measured on the same set and its cosines lie beside it."""
+    before = recall(Path(file).parent, Results.read(file))
+    old, new = before.metadata["data"], measured.metadata["data"]
+    same = {key for key in old.keys() & new.keys() if old[key]["sha256"] == new[key]["sha256"]}
+    pairs, units = (
+        {key: of for key, of in part.items() if set_of(key) in same} for part in (before.pairs, before.units)
+    )
+    for key, found in differences(replace(before, pairs=pairs, units=units), measured).items():
+        if is_headline(key):
+            print(f"{key}: {found.sentence()} against {name}")
 
 
 def open_encoder(args: Evaluation, place: Place, device: Any) -> tuple[Any, dict[str, Any], list[int]]:

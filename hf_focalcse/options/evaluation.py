@@ -152,10 +152,10 @@ class Evaluation:
     )
     compare: list[str] | None = option(
         None,
-        help="NAME=FILE: results.json of other encoders to show on the model card, such as "
-        "base=results/x/results.json. Several files of one name count as seeds.",
+        help="NAME=FILE: results.json of other encoders to compare with, here with the interval of the difference and "
+        "on the model card, such as base=results/x/results.json. Files of one name count as seeds on the card.",
         role=HARMLESS,
-        why="it is about the model card",
+        why="it is about what is shown beside the scores",
     )
     push_to_hub: bool = option(
         False, help="Renew the scores and the model card on the Hub.", role=HARMLESS, why=ON_THE_HUB

@@ -105,13 +105,13 @@ class FocalCSETrainer(SizedTrainer):
         self.finished = False  # whether the record is that of a run that has ended
         self.asked: dict[str, Any] = {}  # a command line puts the options here that make the run what it is
         self._identity: dict[str, Any] = {}
-        optimizers = check_optimizers(optimizers, optimizer_cls_and_kwargs, model, model_init)
-        self.given = given_facts(optimizers, optimizer_cls_and_kwargs)
         self.step_time = Stopwatch()
         self._micro = (-1, 0)  # global step, batches seen in it
         self._observed: dict[str, float] = {}
         self._hub_token = args.hub_token
         model = self.first_model(model, model_init)
+        optimizers = check_optimizers(optimizers, optimizer_cls_and_kwargs, model, model_init)
+        self.given = given_facts(optimizers, optimizer_cls_and_kwargs)
         args = decide(args, self.dev, compute_metrics is not None)
         tokenizer = processing_class or model.tokenizer
         given = data_collator or self.train_objective.collator(tokenizer, max_seq_length, args.seed)

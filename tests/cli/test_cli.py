@@ -282,7 +282,7 @@ MISTAKES = [  # what the job decides once it sees files, models or devices
     ("train", f"{GOOD} --objective mlm --view repeat", "--view belongs to contrastive objectives"),
     ("train", f"{GOOD} --loss dclr", "loss dclr compares with a frozen encoder and was given none: name one"),
     ("train", f"{GOOD} --loss dclr_released", "loss dclr_released compares with a frozen encoder"),
-    ("train", f"{GOOD} --loss dclr --reference_model tiny", "choose with --reference_pooler: cls"),
+    ("train", f"{GOOD} --loss dclr --reference_model tiny", "choose with --reference_pooler"),
     ("train", f"{GOOD} --loss dclr --reference_model ./nowhere", "no model folder './nowhere'"),
     ("train", f"{GOOD} --loss dclr --weighting none --reference_model tiny --reference_pooler mean",
      "uses no reference model, but one is given"),
@@ -427,7 +427,7 @@ def test_recipes_parse_and_flags_win(recipe, monkeypatch):
     settings = parse(["--recipe", recipe, "--learning_rate", "9e-6"])
     assert settings.training.learning_rate == 9e-6
     losses = {"simcse": "infonce", "dclr": "dclr", "rankcse": "rankcse", "sup": "infonce", "diffcse": "infonce"}
-    losses |= {"esimcse": "infonce", "promptbert": "infonce"}  # tsdae has none
+    losses |= {"esimcse": "infonce", "promptbert": "infonce", "askubuntu": "infonce"}  # tsdae has none
     assert settings.loss.loss == losses.get(recipe.partition("-")[0], "focal")
     header = (ROOT / "hf_focalcse/recipes" / f"{recipe}.yaml").read_text()
     assert "Hardware" in header.split("\nmodel_name_or_path")[0]
@@ -588,6 +588,24 @@ def test_a_run_is_compared_with_the_encoder_as_published(work, capsys):
     assert "--mlp_only_train belongs to --pooler cls; tiny records pooler mean" in capsys.readouterr().err
 
 
+def test_a_comparison_is_said_with_its_interval_where_both_have_the_same_set(work, capsys):
+    line = "--model_name_or_path tiny --eval_file graded.tsv --pooler"
+    run("eval", *f"{line} mean --output_dir by_mean".split())
+    (work / "other.tsv").write_text((work / "graded.tsv").read_text().replace("man", "woman"))
+    other = line.replace("graded", "other")
+    capsys.readouterr()
+    run("eval", *f"{line} max --output_dir by_max --compare mean=by_mean/results.json".split())
+    (said,) = (line for line in capsys.readouterr().out.splitlines() if line.endswith(" against mean"))
+    before, after = (json.loads((work / f"by_{of}/results.json").read_text()) for of in ("mean", "max"))
+    key = "graded/file/all/spearman"
+    assert said.startswith(f"{key}: ") and "95 % interval" in said
+    assert f"{before[key]:.2f}" in said and f"{after[key]:.2f}" in said
+    (work / "by_mean/pairs.npz").unlink()
+    run("eval", *f"{line} max --output_dir by_max --compare mean=by_mean/results.json".split())
+    run("eval", *f"{other} max --output_dir others --compare mean=by_max/results.json".split())
+    assert " against mean" not in capsys.readouterr().out
+
+
 def test_without_labelled_data_it_says_so_and_trains(work, capsys):
     line = "--model_name_or_path tiny --train_file text.txt --per_device_train_batch_size 8 --max_steps 2 --use_cpu"
     run("train", *line.split(), "--output_dir", "out")
@@ -737,7 +755,7 @@ def test_rankcse_trains_with_two_teachers_of_other_tokenizers(work, capsys):
     )
     with pytest.raises(SystemExit):
         run("train", *ask[:-2], "3", "1", "--resume_from_checkpoint", "last")
-    assert "--reference_weights was [1.0, 3.0] and is [3.0, 1.0]" in capsys.readouterr().err
+    assert "was [0.25, 0.75] and is [0.75, 0.25]" in capsys.readouterr().err
 
 
 def test_esimcse_trains_from_the_command_line(work, capsys):

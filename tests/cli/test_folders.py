@@ -213,7 +213,7 @@ LINES = {  # every command that loads an encoder, by itself or in a part of its 
     "export": ["code"],
     "merge": ["base code --output_dir merged", "code base --output_dir merged"],
 }
-LOADS_NOTHING = {"table", "compare", "report", "sweep", "push"}  # the last two start training and export, which load
+LOADS_NOTHING = {"table", "compare", "report", "sweep", "reproduce", "push"}  # the last three start others, which load
 
 
 def own_code(folder: Path, model_type: str, where: str):

@@ -136,6 +136,11 @@ def test_encode_refuses_in_a_sentence(ours, case):
         ours.encode(*positional, **named)
 
 
+def test_no_pool_is_no_pool(ours):
+    """As `mine_hard_negatives` of sentence-transformers calls it."""
+    np.testing.assert_array_equal(ours.encode(SENTENCES, pool=None, chunk_size=None), ours.encode(SENTENCES))
+
+
 def test_the_mode_is_as_before_even_when_encoding_fails(ours, monkeypatch):
     ours.train()
     monkeypatch.setattr(type(ours), "embed", lambda *_: 1 / 0)

@@ -229,6 +229,7 @@ def test_damaged_senteval_files(senteval, name, content, message):
     "names, message",
     [
         (["STS61"], "there is no task 'STS61', did you mean 'STS16'"),
+        ([__file__], "a file of labelled pairs is given as --eval_file"),
         (["STSBenchmark/validation"], "has no split 'validation'; there are train, dev, test"),
         (["SICK-R/senteval"], "no split 'senteval'; there are train, trial, mteb-test, senteval-test"),
         (["SICK-R/trial"], "Hub does not tell the pairs of SICK-R/trial apart; give --sts_dir DIR"),

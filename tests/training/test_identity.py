@@ -62,6 +62,9 @@ VALUES = {
     "matryoshka_dims": ("", "", "--matryoshka_dims 16 8"),
     "matryoshka_weights": ("--matryoshka_dims 16 8", "", "--matryoshka_weights 1 2"),
     "objective": ("", "", "--objective momentum_queue"),
+    "do_mlm": ("", "", "--do_mlm"),
+    "mlm_weight": ("--do_mlm", "", "--mlm_weight 0.2"),
+    "mlm_probability": ("--do_mlm", "", "--mlm_probability 0.2"),
     "hard_negative_weight": (PAIRS, "", "--hard_negative_weight 2"),
     "mask_duplicates": ("", "", "--mask_duplicates no"),
     "reference_model": (
@@ -203,9 +206,14 @@ def test_a_run_with_another_setting_of_loss_or_objective_is_another_run(differen
 
 def change_of_setting(kind, of, name):
     (setting,) = [one for one in (loss_settings() | objective_settings())[of] if one.name == name]
-    value = SET.get(name, not setting.default if setting.kind is bool else (setting.default or 0.1) * 1.5)
-    value = int(value) + 1 if setting.kind is int else value
+    if name in SET:
+        value = SET[name]
+    elif setting.kind is bool:
+        value = not setting.default
+    else:
+        value = setting.kind((setting.default or 0.1) * 1.5 + (setting.kind is int))
     along = f"--{kind} {of} " + (WITH_REFERENCE if "dclr" in of or "rankcse" in of else "")
+    along += "--ranking listnet " * (name == "teacher_temperature")
     along += "--generator_model {0}/tiny-generator " * (of == "diffcse" and name != "generator_model")
     return along + "--base focal" * (name == "m" and of != "focal"), BEFORE.get(name, ""), f"--{name} {value}"
 
@@ -349,7 +357,7 @@ SCRIPTS = {
     "another optimizer": (
         {"optimizer_cls_and_kwargs": lambda: (torch.optim.SGD, {"lr": 0.1})},
         {"optimizer_cls_and_kwargs": lambda: (torch.optim.SGD, {"lr": 0.2})},
-        "optimizer was {'class': 'SGD', 'lr': 0.1} and is",
+        "optimizer was {'lr': 0.1} and is {'lr': 0.2}",
     ),
     "another pooler of the reference": (
         {"loss": "dclr", "reference": lambda: load_model(str(BASE), "mean")},

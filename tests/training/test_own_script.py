@@ -16,7 +16,7 @@ import pytest
 import torch
 from tiny import SENTENCES, record_mean, save_tiny
 from tiny_training import GRADED, TEXTS
-from transformers import AutoModel, EvalPrediction, Trainer, TrainerCallback, TrainingArguments
+from transformers import AutoModel, EvalPrediction, Trainer, TrainerCallback, TrainingArguments, default_data_collator
 
 from hf_focalcse import FocalCSETrainer, FocalCSETrainingArguments, build_loss, load_model
 from hf_focalcse.data.given import GivenSentences
@@ -219,6 +219,11 @@ def test_other_things_in_the_first_places_are_refused(base, arguments, tmp_path)
         ({"model_init": lambda: base}, "both model and model_init are given"),
         ({"tokenizer": object()}, "tokenizer cannot be given: it is called processing_class"),
         ({"eval_data": []}, "FocalCSETrainer has no argument 'eval_data'"),
+        (
+            {"temperature": 0.1},
+            r"temperature is a setting of the loss; give loss=build_loss\('focal', temperature=0.1\)",
+        ),
+        ({"phi": 0.8}, r"loss=build_loss\('dclr', phi=0.8\)"),
         ({"dev": PAIRS, "eval_dataset": PAIRS}, "dev and eval_dataset are two names for the same thing"),
     ]
     for given, said in cases:
@@ -302,6 +307,36 @@ def test_rows_reach_a_collator_of_other_columns(base, arguments):
     function = FocalCSETrainer(base, arguments(), train_dataset=rows, data_collator=lambda given: views(given))
     function.train()
     assert losses(function) == losses(trainer)
+
+
+ROWS = [{"text": text} for text in TEXT]
+
+
+@pytest.mark.parametrize(
+    ("collator", "said"),
+    [
+        (default_data_collator, "default_data_collator gives no input_ids"),
+        (lambda rows: rows, "gives list"),
+        (lambda rows: {"input_ids": torch.zeros(len(rows), 4)}, r"gives input_ids \(8, 4\)"),
+        (lambda rows: {"input_ids": rows[0]["ids"]}, r"fails on the rows \('ids'\)"),
+    ],
+)
+def test_collators_that_make_no_views_are_refused(base, arguments, collator, said):
+    trainer = FocalCSETrainer(base, arguments(), train_dataset=ROWS, data_collator=collator)
+    with pytest.raises(UserError, match=f"data_collator .*{said}.*leave data_collator out"):
+        trainer.train()
+
+
+def test_a_collator_without_text_ids_needs_no_mask(base, arguments):
+    views = Views(load_model(base).tokenizer, 16)
+    without = lambda rows: {key: of for key, of in views(rows).items() if key != "text_ids"}  # noqa: E731
+    masked, plain = (
+        FocalCSETrainer(base, arguments(), train_dataset=ROWS, data_collator=without, mask_duplicates=mask)
+        for mask in (True, False)
+    )
+    with pytest.raises(UserError, match=r"gives no text_ids \(B,\).*mask_duplicates=False"):
+        masked.train()
+    assert plain.train().global_step == 2
 
 
 # ---- evaluation
