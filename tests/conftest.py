@@ -25,7 +25,10 @@ if "FOCALCSE_TEST_PYTHON" not in os.environ:  # once for all processes of the te
 
 ROOT = Path(__file__).resolve().parent.parent
 # Modules whose tests share a server or a folder that takes long to make, and build on each other.
-TOGETHER = {"test_fake_hub.py", "test_hub_jobs.py", "test_inspect.py", "test_publish.py"}
+TOGETHER = {
+    *("test_fake_hub.py", "test_hub_jobs.py", "test_inspect.py", "test_publish.py", "test_zoo.py", "test_card.py"),
+    *("test_sizes.py", "test_leaks.py"),
+}
 
 
 @pytest.hookimpl(optionalhook=True)

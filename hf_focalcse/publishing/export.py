@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from ..encoder.loading import load_model, require_projection
 from ..encoder.prompts import add_prompt
 from ..errors import UserError
-from ..runs.atomic import draft_folder
+from ..runs.atomic import draft_folder, failed_writes
 from ..runs.locking import locked
 from ..runs.record import RUN_FILE
 from .adapter import check_adapter, find_adapter, on_local_base, write_adapter_export
@@ -224,7 +224,7 @@ def check_template(template: Any, sentence_transformers: bool) -> None:
 def staged(folder: Path) -> Iterator[Path]:
     """A folder beside ``folder`` that takes its place when the block ends, and is deleted when it fails."""
     try:
-        with draft_folder(folder) as stage:
+        with draft_folder(folder) as stage, failed_writes():
             yield stage
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())

@@ -18,7 +18,20 @@ from ..errors import UserError
 from .locking import is_free, locked
 
 BELOW = ("plots", ".eval_results")  # the folders in an output folder that its holder writes files into, one by one
+OS_ERROR = re.compile(r"(.+) \(os error (\d+)\)")
 DRAFT = re.compile(r"\..+\.part-\d+")  # what a draft is called, beside what it is a draft of
+
+
+@contextmanager
+def failed_writes() -> Iterator[None]:
+    """An OSError for the plain Exception that tokenizers raises where a file cannot be written."""
+    try:
+        yield
+    except Exception as error:
+        found = OS_ERROR.fullmatch(str(error)) if type(error) is Exception else None
+        if found is None:
+            raise
+        raise OSError(int(found[2]), found[1]) from error
 
 
 @contextmanager

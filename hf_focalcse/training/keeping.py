@@ -24,7 +24,7 @@ from ..encoder.lora import read_adapter_weights, write_adapter
 from ..errors import UserError
 from ..objectives import Objective
 from ..publishing.formats import write_sentence_transformers
-from ..runs.atomic import clear_drafts
+from ..runs.atomic import clear_drafts, failed_writes
 from ..runs.folder import WEIGHTS_FILE
 from ..runs.locking import locked
 from . import checkpoints
@@ -132,7 +132,8 @@ class KeepingTrainer(RefusingTrainer):
         best_before = self.state.best_model_checkpoint
         self._staging = True
         try:
-            super()._save_checkpoint(model, trial)
+            with failed_writes():
+                super()._save_checkpoint(model, trial)
             self._save_objective(staged)
         except (OSError, RuntimeError, SafetensorError) as error:
             raise self._saving_failed(error) from error
@@ -164,7 +165,8 @@ class KeepingTrainer(RefusingTrainer):
         """The model for its users, written beside and then moved file by file, so that none is half written."""
         stage = checkpoints.stage(folder) / "model"
         try:
-            save_unpublished(self, stage)  # else it would push before run.json is there
+            with failed_writes():
+                save_unpublished(self, stage)  # else it would push before run.json is there
             if self.args.should_save:
                 (stage / "training_args.bin").unlink(missing_ok=True)  # a pickle; run.json says the same
                 self.make_way()

@@ -188,9 +188,11 @@ def test_texts_for_embedding_are_all_there():
 def test_a_function_becomes_a_collator_that_says_its_shape():
     views = Views(tiny_tokenizer(), 8, views=3)
     assert isinstance(views, Collator) and as_collator(views, 32) is views and views.columns == TEXT
-    plain = as_collator(lambda rows: {"n": torch.tensor(len(rows))}, 32)
+    plain = as_collator(lambda rows: {"input_ids": torch.zeros(len(rows), 2, 3)}, 32)
     assert plain == PlainCollator(plain.function, 32, views=2, columns=None)
-    assert plain([1, 2])["n"] == 2
+    assert len(plain([1, 2])["input_ids"]) == 2
+    with pytest.raises(UserError, match="gives no input_ids"):
+        as_collator(lambda rows: {"n": torch.tensor(len(rows))}, 32)([1, 2])
 
 
 def test_rows_can_be_sent_to_a_worker():

@@ -325,6 +325,7 @@ def minilm():
     return load_model(str(encoder_path()), "mean")
 
 
+@pytest.mark.exhaustive
 def test_minilm_on_the_dev_set(shared_data):
     scores = run(*load_tasks(["STSBenchmark/dev"], shared_data / "sts"), encoder=minilm()).scores
     assert scores["STSBenchmark/dev/all/spearman"] == pytest.approx(86.716, abs=0.02)

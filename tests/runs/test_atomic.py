@@ -1,13 +1,15 @@
 """A file is written whole or not at all."""
 
+import errno
 import json
 import math
 import os
 
 import pytest
+from tiny import tiny_tokenizer
 
 from hf_focalcse.errors import UserError
-from hf_focalcse.runs.atomic import draft, require_writable, write_bytes, write_json, write_text
+from hf_focalcse.runs.atomic import draft, failed_writes, require_writable, write_bytes, write_json, write_text
 
 
 @pytest.mark.parametrize("there", [False, True])
@@ -55,3 +57,11 @@ def test_a_part_is_not_left_behind(tmp_path):
     with pytest.raises(OSError):
         write_json(tmp_path / "x.json", {})
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_what_tokenizers_raises_on_a_full_disk_is_an_os_error(tmp_path):
+    with pytest.raises(OSError, match="Is a directory") as full, failed_writes():
+        tiny_tokenizer().backend_tokenizer.save(str(tmp_path))
+    assert full.value.errno == errno.EISDIR
+    with pytest.raises(KeyError), failed_writes():
+        raise KeyError("another error (os error 28)")
