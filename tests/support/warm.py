@@ -6,8 +6,8 @@ environment of Hugging Face (torch, scipy, pandas, pyarrow), and forks for each 
 and from this package is imported by each process itself, so that HF_HOME, HF_ENDPOINT and the like act as ever.
 The process that was started stays as a stand-in: it hands over its folder, environment, mask and open files, passes
 signals on, and ends as the fork ends; if it is killed, the fork is killed. Processes that the fork starts by its own
-``sys.executable`` are of this kind too. Options of the interpreter, or another environment where those libraries read
-it, get an interpreter of their own.
+``sys.executable`` are of this kind too. Options of the interpreter, another environment where those libraries read it,
+limits of resources and another user get an interpreter of their own.
 
 ``COLD`` is for tests of memory, of what an import loads, of sitecustomize, and of commands as the README has them.
 """
@@ -56,7 +56,7 @@ def stand_in(path: str, owner: str, script: str, python: str, argv: list[str]) -
     while argv and argv[0] in ("-u", "-W"):
         size = 1 if argv[0] == "-u" else 2
         options, argv = options + argv[:size], argv[size:]
-    if not argv or (argv[0].startswith("-") and argv[0] not in ("-c", "-m")):
+    if not argv or (argv[0].startswith("-") and argv[0] not in ("-c", "-m")) or is_held(script):
         os.execv(python, [python, *options, *argv])
     connection = connect(path, [python, "-P", os.path.abspath(__file__), "--serve", path, owner, script])
     files = [fd for fd in map(int, os.listdir("/proc/self/fd")) if fd != connection.fileno() and is_open(fd)]
@@ -84,6 +84,14 @@ def stand_in(path: str, owner: str, script: str, python: str, argv: list[str]) -
             signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
     os._exit(os.WEXITSTATUS(status))
+
+
+def is_held(script: str) -> bool:
+    """Whether this process may do less than the one that wrote the script, and so than the server's forks."""
+    import resource
+
+    limits = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_FSIZE, resource.RLIMIT_AS))
+    return any(limit != resource.RLIM_INFINITY for limit in limits) or os.getuid() != os.stat(script).st_uid
 
 
 def tell(child: int, number: int) -> None:
